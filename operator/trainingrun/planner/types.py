@@ -1,0 +1,111 @@
+"""What goes into a plan and what comes out. Frozen data only.
+
+`plan(model, training, inventory) -> PlanPath` (in `planner.search`) is pure and fast, and raises `PlanError` when
+nothing fits. All byte figures are for one process (rank) unless named otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainingrun.protocol.records import Rung
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder of the Llama type, as its transformers config gives it."""
+
+    model_type: str
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    attention_heads: int
+    key_value_heads: int
+    head_dim: int
+    vocabulary_size: int
+    tied_embeddings: bool
+    max_position_embeddings: int
+
+
+@dataclass(frozen=True)
+class TrainingShape:
+    sequence_length: int  # tokens
+    global_batch_sequences: int
+    parameter_bytes: int  # 4 for FP32, 8 for FP64
+    optimizer_states: int = 2  # AdamW: two moments
+    pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    """What one worker pod gets."""
+
+    processes: int
+    memory_bytes: int  # of the node (all its processes); for accelerators: memory of one accelerator x processes
+    cores: float
+    device: str  # "cpu" or the accelerator's resource name, e.g. nvidia.com/gpu
+    flops_per_second: float  # of one process, achievable
+    link_bytes_per_second: float  # between nodes, per node
+    local_link_bytes_per_second: float  # between processes of one node
+    reserved_bytes_per_process: int  # interpreter, libraries, communication buffers
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The machines a run may use: all of one shape, `min_nodes`..`max_nodes` of them."""
+
+    node: NodeShape
+    min_nodes: int
+    max_nodes: int
+
+
+@dataclass(frozen=True)
+class MemoryBill:
+    """Predicted peak bytes of one process, by part, on the fullest rank."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    buffers: int
+    reserved: int
+    snapshots: int  # this process's memory snapshots (two buffers)
+
+    @property
+    def total(self) -> int:
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.buffers
+            + self.reserved
+            + self.snapshots
+        )
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    rung: Rung
+    memory: MemoryBill
+    available_bytes: int  # per process
+    step_seconds: float
+    tokens_per_second: float
+    model_flops_per_step: float
+    flops_utilisation: float  # of flops_per_second x world
+    bubble: float  # share of the step idle in the pipeline, 0..1
+    communication: float  # share of the step, exposed, 0..1
+    padding: float  # share of the sequences computed that weigh nothing, 0..1
+    reasons: tuple[str, ...]  # one for each choice: axes, sharding, micro-batch, copies, usefulness
+
+
+@dataclass(frozen=True)
+class PlanPath:
+    """One plan for every size from min_nodes to max_nodes, ascending."""
+
+    rungs: tuple[PlannedRung, ...]
+    parameters: int
+    reason: str  # why this model-parallel shape
+    planner_version: str
