@@ -1,0 +1,1 @@
+"""What runs inside a worker pod: the agent, the ranks, the data, the checkpoints."""
