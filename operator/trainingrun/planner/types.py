@@ -41,13 +41,20 @@ class NodeShape:
     """What one worker pod gets."""
 
     processes: int
-    memory_bytes: int  # of the node (all its processes); for accelerators: memory of one accelerator x processes
+    memory_bytes: (
+        int  # of the node (all its processes); for accelerators: memory of one accelerator x processes
+    )
     cores: float
     device: str  # "cpu" or the accelerator's resource name, e.g. nvidia.com/gpu
     flops_per_second: float  # of one process, achievable
     link_bytes_per_second: float  # between nodes, per node
     local_link_bytes_per_second: float  # between processes of one node
     reserved_bytes_per_process: int  # interpreter, libraries, communication buffers
+    host_memory_bytes: int = (
+        0  # beside accelerators, of the node: snapshots live there; 0 on CPU nodes or when not stated
+    )
+    memory_bytes_per_second: float = 5e9  # of one process: bounds the optimizer's pass
+    name: str = ""  # of the catalogue entry, for people
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class MemoryBill:
     buffers: int
     reserved: int
     snapshots: int  # this process's memory snapshots (two buffers)
+    host: int = 0  # snapshots in the memory of an accelerator's host; not in `total`
 
     @property
     def total(self) -> int:

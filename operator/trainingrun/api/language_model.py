@@ -1,0 +1,178 @@
+"""spec.model: the shape of the model, where its weights come from, and its tokenizer.
+
+The keys of `config` keep their transformers names: they are handed to transformers as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import ConfigDict, Field, StrictBool, field_validator
+
+from trainingrun.api import uris
+from trainingrun.api.base import Block
+from trainingrun.api.cel import ABSOLUTE_PATHS, exactly_one, rule, rules
+from trainingrun.api.errors import FieldError
+
+_CONFIG = "spec.model.config"
+
+
+class LlamaConfig(Block):
+    """A transformers config of the Llama type. Keys that are left out have the defaults of transformers."""
+
+    model_config = ConfigDict(
+        alias_generator=None,
+        json_schema_extra=rules(
+            rule(
+                "!has(self.num_key_value_heads) || self.num_attention_heads % self.num_key_value_heads == 0",
+                f"{_CONFIG}.num_key_value_heads: must divide num_attention_heads; hint: set it to a divisor",
+                f"{_CONFIG}.num_key_value_heads: %d does not divide num_attention_heads (%d); "
+                "hint: set it to a divisor",
+                "self.num_key_value_heads",
+                "self.num_attention_heads",
+            ),
+            rule(
+                "has(self.head_dim) || self.hidden_size % (2 * self.num_attention_heads) == 0",
+                f"{_CONFIG}.hidden_size: must be an even multiple of num_attention_heads; "
+                "hint: change one of them, or set head_dim",
+                f"{_CONFIG}.hidden_size: %d is not an even multiple of num_attention_heads (%d); "
+                "hint: change one of them, or set head_dim",
+                "self.hidden_size",
+                "self.num_attention_heads",
+            ),
+        ),
+    )
+    model_type: Literal["llama"] = Field(description="Architecture, as transformers names it: llama.")
+    hidden_size: int = Field(ge=2, le=131072, description="Width of the residual stream.")
+    intermediate_size: int = Field(ge=1, le=1048576, description="Width inside the feed-forward blocks.")
+    num_hidden_layers: int = Field(ge=1, le=1024, description="Decoder layers.")
+    num_attention_heads: int = Field(ge=1, le=1024, description="Query heads of each layer.")
+    num_key_value_heads: int | None = Field(
+        None, ge=1, le=1024, description="Key and value heads of each layer; omitted: as many as query heads."
+    )
+    head_dim: int | None = Field(
+        None,
+        ge=2,
+        le=1024,
+        multiple_of=2,
+        description="Width of one head, even; omitted: hidden_size / num_attention_heads.",
+    )
+    vocab_size: int | None = Field(
+        None, ge=2, le=4194304, description="Rows of the embedding; omitted: the size of the tokenizer."
+    )
+    max_position_embeddings: int = Field(
+        ge=2, le=16777216, description="Longest sequence that the model accepts, in tokens."
+    )
+    tie_word_embeddings: StrictBool | None = Field(
+        None, description="Whether the output layer shares the weights of the embedding; omitted: false."
+    )
+    rms_norm_eps: float | None = Field(
+        None, ge=1e-12, le=0.1, description="Epsilon of the RMS norms; omitted: 1e-6."
+    )
+    rope_theta: float | None = Field(
+        None, ge=1, le=1e12, description="Base of the rotary position embedding; omitted: 10000."
+    )
+    initializer_range: float | None = Field(
+        None, ge=1e-6, le=10, description="Standard deviation of the random weights; omitted: 0.02."
+    )
+
+    def problems(self) -> Iterator[FieldError]:
+        heads, groups = self.num_attention_heads, self.num_key_value_heads
+        if groups is not None and heads % groups:
+            below, above = _neighbours(groups, [d for d in range(1, heads + 1) if heads % d == 0])
+            yield FieldError(
+                "num_key_value_heads",
+                groups,
+                f"{groups} does not divide num_attention_heads: {heads} = {heads // groups} x {groups} + "
+                f"{heads % groups}",
+                f"use {_either(below, above)}",
+            )
+        if self.head_dim is None and self.hidden_size % (2 * heads):
+            step = 2 * heads
+            below = self.hidden_size // step * step
+            yield FieldError(
+                "hidden_size",
+                self.hidden_size,
+                f"{self.hidden_size} / num_attention_heads ({heads}) = {self.hidden_size / heads:g} is not "
+                f"an even "
+                "width for a head",
+                f"use {_either(below or None, below + step)}, or set head_dim",
+            )
+
+
+class TokenizerTraining(Block):
+    """A byte-level BPE tokenizer, trained on the run's own training data before the first step."""
+
+    vocabulary_size: int = Field(
+        ge=260,
+        le=1048576,
+        description="Entries of the vocabulary, the 256 bytes and special tokens included.",
+    )
+
+
+class Tokenizer(Block):
+    """Exactly one of `uri` and `train`."""
+
+    model_config = ConfigDict(json_schema_extra=rules(exactly_one("spec.model.tokenizer", "uri", "train")))
+    uri: str | None = Field(
+        None,
+        max_length=uris.URI_LIMIT,
+        description="A tokenizer in the form that transformers loads: file:// and the path of its folder.",
+        json_schema_extra={"pattern": uris.FILE_PATTERN, **rules(ABSOLUTE_PATHS)},
+    )
+    train: TokenizerTraining | None = Field(None, description="Train one on the training data.")
+
+    @field_validator("uri")
+    @classmethod
+    def _known_place(cls, uri: str | None) -> str | None:
+        return None if uri is None else uris.check_file_uri(uri)
+
+    def problems(self) -> Iterator[FieldError]:
+        if (self.uri is None) == (self.train is None):
+            which = "neither uri nor train is set" if self.uri is None else "both uri and train are set"
+            yield FieldError("", None, which, "set exactly one, for example {train: {vocabularySize: 4096}}")
+
+
+class Model(Block):
+    """What is trained."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.config.vocab_size) || !has(self.tokenizer.train) || "
+                "self.config.vocab_size == self.tokenizer.train.vocabularySize",
+                f"{_CONFIG}.vocab_size: differs from spec.model.tokenizer.train.vocabularySize; "
+                "hint: remove vocab_size",
+                f"{_CONFIG}.vocab_size: %d differs from spec.model.tokenizer.train.vocabularySize (%d); "
+                "hint: remove vocab_size",
+                "self.config.vocab_size",
+                "self.tokenizer.train.vocabularySize",
+            )
+        )
+    )
+    init: Literal["Config"] = Field(
+        description="Where the weights come from. Config: random, of the shape of config."
+    )
+    config: LlamaConfig = Field(description="The model's shape: a transformers config.")
+    tokenizer: Tokenizer = Field(description="The tokenizer: exactly one of uri and train.")
+
+    def problems(self) -> Iterator[FieldError]:
+        train, size = self.tokenizer.train, self.config.vocab_size
+        if train is not None and size is not None and size != train.vocabulary_size:
+            yield FieldError(
+                "config.vocab_size",
+                size,
+                f"{size} differs from spec.model.tokenizer.train.vocabularySize ({train.vocabulary_size})",
+                f"remove vocab_size, or set it to {train.vocabulary_size}",
+            )
+
+
+def _neighbours(value: int, allowed: list[int]) -> tuple[int | None, int | None]:
+    below = [one for one in allowed if one < value]
+    above = [one for one in allowed if one > value]
+    return (max(below) if below else None), (min(above) if above else None)
+
+
+def _either(*options: int | None) -> str:
+    return " or ".join(str(option) for option in options if option is not None)

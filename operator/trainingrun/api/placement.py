@@ -1,0 +1,221 @@
+"""spec.scale, spec.resources, spec.parallelism: how many nodes, what each gives, how the model is split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator
+
+from trainingrun.api.base import Block, describe, refusal, shorten
+from trainingrun.api.cel import never_changes, rule, rules
+from trainingrun.api.errors import FieldError
+from trainingrun.api.quantity import QUANTITY_PATTERN, RESOURCE_NAME_PATTERN, accelerator, parse_quantity
+
+MOST_NODES = 4096
+MOST_PROCESSES = 64
+
+_PLAIN_RESOURCES = ("cpu", "memory")
+_LEAST = {"cpu": ("1m", 0.001), "memory": ("64Mi", 64 * 2**20)}
+
+
+class Scale(Block):
+    """A node is one worker pod. The run goes on with any number of nodes from minNodes to maxNodes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.minNodes <= self.maxNodes",
+                "spec.scale.minNodes: is more than spec.scale.maxNodes; "
+                "hint: lower minNodes or raise maxNodes",
+                "spec.scale.minNodes: %d is more than spec.scale.maxNodes (%d); "
+                "hint: lower minNodes to %d or raise maxNodes to %d",
+                "self.minNodes",
+                "self.maxNodes",
+                "self.maxNodes",
+                "self.minNodes",
+            )
+        )
+    )
+    min_nodes: int = Field(
+        ge=1, le=MOST_NODES, description="Fewest nodes to train on; with fewer the run waits."
+    )
+    max_nodes: int = Field(ge=1, le=MOST_NODES, description="Most nodes to train on.")
+    grow_hold_seconds: int = Field(
+        2,
+        ge=0,
+        le=86400,
+        description="How long a run that trains waits, after a node has become ready, for further nodes "
+        "before it grows: each change of size costs a restart of the processes.",
+    )
+
+    def problems(self) -> Iterator[FieldError]:
+        if self.min_nodes > self.max_nodes:
+            yield FieldError(
+                "minNodes",
+                self.min_nodes,
+                f"{self.min_nodes} is more than spec.scale.maxNodes ({self.max_nodes})",
+                f"lower minNodes to {self.max_nodes} or raise maxNodes to {self.min_nodes}",
+            )
+
+
+class Resources(Block):
+    """What each node gives to the run."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "'cpu' in self.perNode && 'memory' in self.perNode",
+                "spec.resources.perNode: needs cpu and memory; hint: add them, for example "
+                "{cpu: 2, memory: 4Gi}",
+            ),
+            rule(
+                "self.perNode.all(name, name in ['cpu', 'memory'] || name.contains('/'))",
+                "spec.resources.perNode: a resource other than cpu and memory is an accelerator; hint: write "
+                "its full name, for example nvidia.com/gpu",
+            ),
+            rule(
+                "self.perNode.filter(name, name.contains('/')).size() <= 1",
+                "spec.resources.perNode: names more than one kind of accelerator; hint: keep one",
+            ),
+            rule(
+                "!has(self.processesPerNode) || !self.perNode.exists(name, name.contains('/'))",
+                "spec.resources.processesPerNode: there is one process for each accelerator of perNode; "
+                "hint: remove it",
+            ),
+        )
+    )
+    per_node: dict[str, str] = Field(
+        description="Kubernetes quantities of cpu, memory and at most one kind of accelerator (such as "
+        "nvidia.com/gpu). Accelerators are counted from here and nowhere else; one that the machines do not "
+        "have is an error, never a fall back to CPUs.",
+        json_schema_extra={
+            "minProperties": 2,
+            "maxProperties": 3,
+            "additionalProperties": {
+                "description": "A quantity, such as 2, 500m or 4Gi.",
+                "x-kubernetes-int-or-string": True,
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "pattern": QUANTITY_PATTERN,
+                "maxLength": 32,
+            },
+        },
+    )
+    processes_per_node: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_PROCESSES,
+        description="Training processes of a node without accelerators; omitted: 1. With accelerators there "
+        "is one process for each of them.",
+    )
+
+    @field_validator("per_node", mode="before")
+    @classmethod
+    def _quantities_are_text(cls, value: Any) -> Any:
+        """`cpu: 1` and `cpu: 1.5` are numbers to YAML."""
+        return (
+            {name: _as_text(amount) for name, amount in value.items()} if isinstance(value, dict) else value
+        )
+
+    @field_validator("per_node")
+    @classmethod
+    def _known_resources(cls, value: dict[str, str]) -> dict[str, str]:
+        problems = [problem for name, amount in value.items() for problem in _resource_problems(name, amount)]
+        problems += [
+            FieldError(
+                name,
+                None,
+                f"required, but only {', '.join(value) or 'nothing'} is given",
+                f"add {name}, for example {'cpu: 2' if name == 'cpu' else 'memory: 4Gi'}",
+            )
+            for name in _PLAIN_RESOURCES
+            if name not in value
+        ]
+        kinds = [name for name in value if "/" in name]
+        if len(kinds) > 1:
+            message = f"{' and '.join(kinds)} are two kinds of accelerators; a run trains on one"
+            problems.append(FieldError("", kinds, message, f"remove {' or '.join(kinds)}"))
+        if problems:
+            raise refusal(*problems)
+        return value
+
+    def problems(self) -> Iterator[FieldError]:
+        found = accelerator(self.per_node)
+        if found and self.processes_per_node is not None:
+            name, count = found
+            yield FieldError(
+                "processesPerNode",
+                self.processes_per_node,
+                f"{self.processes_per_node} is given, but there is one process for each of the {count} "
+                f"{name} of "
+                "spec.resources.perNode",
+                "remove processesPerNode",
+            )
+
+    @property
+    def processes(self) -> int:
+        """Training processes of one node."""
+        found = accelerator(self.per_node)
+        return found[1] if found else self.processes_per_node or 1
+
+
+class Axes(Block):
+    """Pinned sizes of mesh axes. Data parallelism is never set: it follows from the number of nodes."""
+
+    tensor: int | None = Field(
+        None, ge=1, le=256, description="Processes that split each layer; omitted: planned."
+    )
+    pipeline: int | None = Field(
+        None, ge=1, le=1024, description="Stages that the layers are split into; omitted: planned."
+    )
+
+
+class Parallelism(Block):
+    """How the model is split. Whatever is omitted is planned, and shown in status with its reason."""
+
+    engine: Literal["Native"] = Field(
+        "Native",
+        description="What splits and trains the model. Native: PyTorch's own FSDP2, tensor and pipeline "
+        "parallelism.",
+        json_schema_extra=rules(never_changes("spec.parallelism.engine")),
+    )
+    axes: Axes = Field(
+        default_factory=lambda: Axes.model_validate({}),
+        description="Axes with a fixed size.",
+        json_schema_extra={"default": {}},
+    )
+
+
+def _as_text(amount: Any) -> Any:
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        return amount
+    return str(amount) if isinstance(amount, int) else repr(amount)
+
+
+def _resource_problems(name: str, amount: str) -> Iterator[FieldError]:
+    path = f'["{name}"]' if "/" in name else name
+    if name not in _PLAIN_RESOURCES and not ("/" in name and re.fullmatch(RESOURCE_NAME_PATTERN, name)):
+        fix = "use cpu, memory or the full name of an accelerator, such as nvidia.com/gpu"
+        yield FieldError(path, amount, f"unknown resource {shorten(name)} ({amount})", fix)
+        return
+    if not re.fullmatch(QUANTITY_PATTERN, amount):
+        example = "4Gi" if name == "memory" else "2"
+        yield FieldError(path, amount, f"{describe(amount)} is not a quantity", f"write it like {example}")
+        return
+    value = parse_quantity(amount)
+    if name in _LEAST:
+        least, least_value = _LEAST[name]
+        if value < least_value:
+            yield FieldError(
+                path, amount, f"{amount} is less than the minimum, {least}", _more(name, amount, least)
+            )
+    elif not 1 <= value <= MOST_PROCESSES or value != int(value):
+        message = f"{amount} is not a whole number of accelerators from 1 to {MOST_PROCESSES}"
+        yield FieldError(path, amount, message, "write how many of them one node has")
+
+
+def _more(name: str, amount: str, least: str) -> str:
+    if name == "memory" and amount.isdigit():
+        return f"memory is in bytes: did you mean {amount}Gi?"
+    return f"use at least {least}"

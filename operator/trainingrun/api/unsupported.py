@@ -1,0 +1,88 @@
+"""What the API will have but this version does not do: fields and values, by path.
+
+Only used to say so: a field listed here is refused as "not supported by this version" instead of "unknown
+field". When a field begins to act, it moves from here into the models.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LATER_TASK = "remove it; tasks other than pretrain are planned"
+_SECRET = "remove it; only places that need no secret are supported"
+_ALWAYS_ONE = "remove it; it is always 1"
+
+FIELDS: dict[str, str] = {
+    "spec.suspend": "remove it; delete the run to stop it: a new one with `checkpoint.adopt: true` goes on",
+    "spec.managedBy": "remove it",
+    "spec.profileRef": "remove it, and write its fields into the manifest",
+    "spec.dependsOn": "remove it, and create the run when what it depends on is complete",
+    "spec.model.source": "remove it, and give the shape of the model in spec.model.config",
+    "spec.model.secretRef": _SECRET,
+    "spec.model.trustRemoteCode": "remove it; no code of the model's is run",
+    "spec.model.adapter": "remove it; all weights are trained",
+    "spec.data.secretRef": _SECRET,
+    "spec.data.sources[].weight": "remove it; there is exactly one source",
+    "spec.data.sources[].revision": "remove it; the content itself identifies the data",
+    "spec.data.sources[].runRef": "remove it, and use uri",
+    "spec.data.validation[].weight": "remove it",
+    "spec.data.validation[].revision": "remove it; the content itself identifies the data",
+    "spec.data.validation[].runRef": "remove it, and use uri",
+    "spec.training.duration.epochs": "use steps or tokens",
+    "spec.training.overrides": "remove it",
+    "spec.training.schedule.decayPermille": "remove it; the cosine decays from the warm-up to the end",
+    "spec.sft": _LATER_TASK,
+    "spec.dpo": _LATER_TASK,
+    "spec.evaluate": _LATER_TASK,
+    "spec.prepare": _LATER_TASK,
+    "spec.scale.unitNodes": "remove it; the run grows and shrinks by single nodes",
+    "spec.scale.spareNodes": "remove it; raise maxNodes instead",
+    "spec.resources.capacityType": "remove it",
+    "spec.resources.topology": "remove it",
+    "spec.parallelism.axes.data": "remove it; it is never set: it follows from the number of nodes",
+    "spec.parallelism.axes.context": _ALWAYS_ONE,
+    "spec.parallelism.axes.expert": _ALWAYS_ONE,
+    "spec.parallelism.onResize": "remove it; the model-parallel shape is kept wherever it fits",
+    "spec.parallelism.activationCheckpointing": "remove it; activations are kept",
+    "spec.checkpoint.location.secretRef": _SECRET,
+    "spec.checkpoint.memory.copies": "remove it; status.plan.stateCopies shows how many there are",
+    "spec.checkpoint.durable.keepEverySteps": "remove it, and use keepLast",
+    "spec.recovery.onOutOfMemory": "remove it, and limit the cause OutOfMemory in spec.recovery.limits",
+    "spec.recovery.onLossSpike": "remove it",
+    "spec.recovery.hangTimeoutSeconds": "remove it",
+    "spec.recovery.forceDelete": "remove it; pods are only force-deleted with proof that they do not run",
+    "spec.recovery.keepFailedPods": "remove it; the last output of a failed process is in status.failure",
+    "spec.evaluation": "remove it; the loss on spec.data.validation is measured at the end",
+    "spec.output.mergeAdapter": "remove it; all weights are trained",
+    "spec.tracking": "remove it",
+    "spec.queueing": "remove it",
+    "spec.podTemplate": "remove it",
+    "spec.activeDeadlineSeconds": "remove it, and limit spec.training.duration",
+    "spec.ttlSecondsAfterFinished": "remove it",
+}
+
+VALUES: dict[str, frozenset[str]] = {
+    "spec.task": frozenset({"sft", "dpo", "evaluate", "prepare"}),
+    "spec.model.init": frozenset({"Weights", "Resume"}),
+    "spec.data.sources[].format": frozenset({"Tokens", "Messages", "Pairs"}),
+    "spec.data.validation[].format": frozenset({"Tokens", "Messages", "Pairs"}),
+    "spec.data.packing": frozenset({"None", "BestFit"}),
+    "spec.training.precision": frozenset({"BF16", "FP16", "FP8"}),
+    "spec.training.schedule.name": frozenset({"WSD"}),
+    "spec.parallelism.engine": frozenset({"DeepSpeed"}),
+    "spec.recovery.limits[].cause": frozenset({"Hang"}),
+}
+
+
+def pattern_of(path: str) -> str:
+    """`spec.data.sources[0].uri` as the tables above have it: `spec.data.sources[].uri`."""
+    return re.sub(r"\[[0-9]+\]", "[]", path)
+
+
+def field_fix(path: str) -> str | None:
+    """What to do about a known field that does not act yet; None for an unknown one."""
+    return FIELDS.get(pattern_of(path))
+
+
+def is_later_value(path: str, value: object) -> bool:
+    return isinstance(value, str) and value in VALUES.get(pattern_of(path), ())

@@ -1,0 +1,6 @@
+"""`python -m trainingrun.cli`."""
+
+from trainingrun.cli.main import app
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,71 @@
+"""When a run is over for good: finished well, or ended by something that no restart can change.
+
+Both are read from pods' last words, so they need no membership; only a block that membership reports is
+its own. Pure; called by `decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainingrun.api.constants import Cause, ConditionType, Reason
+from trainingrun.api.training import Training
+from trainingrun.control.failures import Judgement
+from trainingrun.control.folding import Failure
+from trainingrun.control.observed import Observed
+from trainingrun.protocol.exit_codes import ExitCode
+from trainingrun.protocol.messages import Termination
+
+_HOPELESS = {
+    ExitCode.BAD_CONFIGURATION: Reason.BAD_CONFIGURATION,
+    ExitCode.NO_CHECKPOINT: Reason.NO_USABLE_CHECKPOINT,
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What completion depends on, taken from the frozen spec."""
+
+    total_steps: int
+    exports: bool
+
+
+def facts_of(spec: Mapping[str, Any]) -> Facts:
+    training = Training.model_validate(dict(spec["training"]))
+    return Facts(total_steps=training.total_steps, exports=bool(spec.get("output")))
+
+
+def is_terminal(status: Mapping[str, Any]) -> bool:
+    """Does status say that the run is over? It stays over whatever happens to its pods."""
+    over = (ConditionType.COMPLETE, ConditionType.FAILED)
+    return any(item["type"] in over and item["status"] == "True" for item in status.get("conditions") or [])
+
+
+def final_words(observed: Observed, spec: Mapping[str, Any]) -> Termination | None:
+    """The last words of the pod that finished the run: every step done, checkpoint and model written."""
+    facts = facts_of(spec)
+    for _, end in observed.terminations:
+        done = end.reason == "Done" and end.exit_code == ExitCode.DONE and end.step >= facts.total_steps
+        if done and (end.export or not facts.exports) and (end.manifest or facts.exports):
+            return end
+    return None
+
+
+def hopeless(observed: Observed) -> Failure | None:
+    """Something that would be the same after every restart, and that only a person can change."""
+    for pod, end in observed.terminations:
+        if end.exit_code in _HOPELESS:
+            reason = _HOPELESS[ExitCode(end.exit_code)]
+            first = Judgement(Cause.APPLICATION, pod.slot, pod.node, end.exit_code, end.message)
+            return Failure(reason, end.message, first)
+    view = observed.view
+    if view is not None and view.blocked:
+        word, _, text = view.blocked.partition(":")
+        reason = (
+            Reason(word) if text and word in {item.value for item in Reason} else Reason.NO_USABLE_CHECKPOINT
+        )
+        message = (text or view.blocked).strip()
+        return Failure(reason, message, Judgement(Cause.INFRASTRUCTURE, -1, "", 0, message))
+    return None

@@ -1,0 +1,89 @@
+"""The conditions of a run. Ready, Reconciling and Stalled follow kstatus: at most one of the last two is
+True.
+
+All of them are set on the first visit and at every later one, so that none is ever missing or left over
+from an earlier generation. Pure; called by `reporting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainingrun.api.conditions import Status, set_condition
+from trainingrun.api.constants import ConditionType, Reason
+from trainingrun.control.folding import Failure
+from trainingrun.control.observed import Observed, PlanFailure
+from trainingrun.control.state import State
+
+
+@dataclass(frozen=True)
+class Wish:
+    status: Status
+    reason: Reason
+    message: str = ""
+
+
+def conditions(
+    observed: Observed, state: State, failure: Failure | None, completed: bool, fresh: Wish, now: float
+) -> list[dict[str, Any]]:
+    """The list for status, with the transition times of the old one."""
+    wanted: Mapping[ConditionType, Wish] = {
+        ConditionType.READY: Wish(_bool(state.ready), state.reason, state.message),
+        ConditionType.RECONCILING: _reconciling(state, completed),
+        ConditionType.STALLED: _stalled(state),
+        ConditionType.PLANNED: _planned(observed),
+        ConditionType.CHECKPOINT_FRESH: fresh,
+        ConditionType.COMPLETE: Wish(
+            _bool(completed), Reason.COMPLETED if completed else Reason.NOT_FINISHED
+        ),
+        ConditionType.FAILED: (
+            Wish("False", Reason.NOT_FAILED)
+            if failure is None
+            else Wish("True", failure.reason, failure.message)
+        ),
+    }
+    result: list[dict[str, Any]] = list(observed.run.status.get("conditions") or [])
+    generation = observed.run.generation
+    for kind, wish in wanted.items():
+        result = set_condition(result, kind, wish.status, wish.reason, wish.message, generation, now)
+    return result
+
+
+def freshness(durable: Mapping[str, Any] | None, interval: int | None, age: float, factor: float) -> Wish:
+    """CheckpointFresh: the newest durable checkpoint is no older (`age`, seconds) than `factor` intervals."""
+    if not durable:
+        return Wish("Unknown", Reason.NO_CHECKPOINT_YET, "no durable checkpoint was written yet")
+    step = durable["step"]
+    if interval and age > factor * interval:
+        text = f"step {step} is older than {factor:g} intervals of {interval} s"
+        return Wish("False", Reason.CHECKPOINT_STALE, text)
+    return Wish("True", Reason.CHECKPOINT_SAVED, f"step {step}")
+
+
+def _reconciling(state: State, completed: bool) -> Wish:
+    if state.busy is not None:
+        return Wish("True", state.busy, state.message)
+    return Wish("False", Reason.COMPLETED if completed else state.stuck or Reason.STEADY)
+
+
+def _stalled(state: State) -> Wish:
+    if state.stuck is None:
+        return Wish("False", Reason.NOT_STALLED)
+    return Wish("True", state.stuck, state.message)
+
+
+def _planned(observed: Observed) -> Wish:
+    if observed.revision is not None:
+        rungs = observed.revision.rungs
+        return Wish("True", Reason.PLANNED, f"{rungs[0].nodes} to {rungs[-1].nodes} nodes")
+    if isinstance(observed.plan, PlanFailure):
+        return Wish("False", Reason.PLAN_INFEASIBLE, observed.plan.message)
+    if observed.spec is None:
+        return Wish("False", Reason.INVALID_SPEC, observed.spec_error)
+    return Wish("Unknown", Reason.PLANNING)
+
+
+def _bool(holds: bool) -> Status:
+    return "True" if holds else "False"

@@ -1,0 +1,200 @@
+"""Why training stopped: one cause for each disruption, judged from an epoch's record and from pods and nodes.
+
+`RULES` is the documentation: the first rule with an answer decides. When a member was lost, the exits of
+the others are consequences (their collectives broke) and are not evidence. Pure; called by `folding` once
+for each record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainingrun.api.constants import Cause
+from trainingrun.control.observed import ENDED, Seat
+from trainingrun.ports import Node, Pod
+from trainingrun.protocol.exit_codes import ExitCode
+from trainingrun.protocol.records import Epoch, Lost, RankExit, Trigger
+
+_KILLED = 137
+_LAST_WORDS = 600  # characters; an exception is at the end of an output
+_NOT_A_FAULT = frozenset({ExitCode.DONE, ExitCode.LEFT, ExitCode.MEMBERSHIP_LOST})
+_PREEMPTED = frozenset(
+    [
+        "Preempted",
+        "Preempting",
+        "PreemptionByScheduler",
+        "Evicted",
+        "EvictionByEvictionAPI",
+        "DeletionByTaintManager",
+        "TerminationByKubelet",
+        "Terminated",
+        "NodeShutdown",
+        "Shutdown",
+    ]
+)  # reasons of pods, as Kubernetes and its clouds' node agents write them
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|MemoryError|cannot allocate memory|OOM.?Kill", re.I
+)
+_HANG = re.compile(r"watchdog|no step for|timed? ?out (waiting|after)|hang detected", re.I)
+# What a rank says when the other end of a collective went away.
+_BROKEN_COLLECTIVE = re.compile(
+    r"connection (closed|reset|refused) by|connection (closed|reset|was closed)|broken pipe|DistBackendError"
+    r"|ProcessGroup\w*.{0,80}(abort|fail)|gloo.{0,80}(closed|reset|fail|error)|NCCL.{0,40}(remote|abort)",
+    re.I | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the end of the previous epoch."""
+
+    record: Epoch
+    exits: tuple[RankExit, ...]  # that are faults and no mere consequence of another's end
+    lost: tuple[Lost, ...]
+    lost_pods: tuple[Pod, ...]  # pods of the lost members, as far as they still exist
+    dead_nodes: frozenset[str]  # of lost members: not ready or gone
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A cause, and whoever began it. `slot` is -1 and `exit_code` 0 where they are unknown."""
+
+    cause: Cause
+    slot: int
+    node: str
+    exit_code: int
+    message: str
+
+
+def is_disruption(record: Epoch) -> bool:
+    """Did this epoch begin because something broke? A start, growth or an agreed change is no disruption."""
+    return bool(record.lost) or record.trigger in (
+        Trigger.MEMBER_LOST,
+        Trigger.PROCESS_DIED,
+        Trigger.RESTORE_FAILED,
+    )
+
+
+def evidence_is_complete(record: Epoch, seats: Mapping[int, Seat], nodes: Mapping[str, Node]) -> bool:
+    """Do pods or nodes show what membership saw? They often learn of a loss seconds later."""
+    for lost in record.lost:
+        pod = _pod_of(lost, seats)
+        if pod is None or pod.terminating or pod.phase in ENDED or pod.termination is not None or pod.reason:
+            continue
+        if lost.node in nodes and nodes[lost.node].ready:
+            return False
+    return True
+
+
+def judge(
+    record: Epoch, before: Epoch | None, seats: Mapping[int, Seat], nodes: Mapping[str, Node]
+) -> Judgement:
+    """The cause of the disruption that `record` repairs. `before` is the record of the epoch that ended."""
+    evidence = _gather(record, seats, nodes)
+    cause = next(answer for rule in RULES if (answer := rule(evidence)) is not None)
+    node_of = {member.slot: member.node for member in before.members} if before is not None else {}
+    if evidence.lost and not evidence.exits:
+        lost = evidence.lost[0]
+        pod = evidence.lost_pods[0] if evidence.lost_pods else None
+        end = pod.termination if pod is not None else None
+        words = (end.message if end else "") or (pod.message if pod else "") or f"{lost.node}: {lost.reason}"
+        return Judgement(cause, lost.slot, lost.node, end.exit_code if end else 0, words)
+    if evidence.exits:
+        first = min(evidence.exits, key=_blame)
+        return Judgement(cause, first.slot, node_of.get(first.slot, ""), first.exit_code, first.message)
+    damaged = ", ".join(record.damaged)
+    return Judgement(cause, -1, "", 0, f"damaged: {damaged}" if damaged else record.trigger.value)
+
+
+def _gather(record: Epoch, seats: Mapping[int, Seat], nodes: Mapping[str, Node]) -> Evidence:
+    gone = {lost.slot for lost in record.lost}
+    faults = [end for end in record.exits if end.exit_code not in _NOT_A_FAULT]
+    if gone:
+        faults = [end for end in faults if end.slot in gone]
+    first_hand = [end for end in faults if not _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:])]
+    pods = [pod for lost in record.lost if (pod := _pod_of(lost, seats)) is not None]
+    dead = {
+        lost.node for lost in record.lost if lost.node and not (lost.node in nodes and nodes[lost.node].ready)
+    }
+    return Evidence(record, tuple(first_hand), record.lost, tuple(pods), frozenset(dead))
+
+
+def _pod_of(lost: Lost, seats: Mapping[int, Seat]) -> Pod | None:
+    seat = seats.get(lost.slot)
+    pods: Sequence[Pod] = seat.own if seat is not None else ()
+    return next((pod for pod in pods if pod.incarnation == lost.incarnation), None)
+
+
+def _blame(end: RankExit) -> tuple[bool, int, int]:
+    """A rank that says something of its own comes before one that was killed."""
+    return (end.exit_code == _KILLED, end.slot, end.local_rank)
+
+
+# ---- the rules, in order
+
+
+def _reclaimed(evidence: Evidence) -> Cause | None:
+    """The pod of a lost member was taken away on purpose: by a spot reclaim, a drain, or a more important
+    pod.
+    """
+    return Cause.PREEMPTION if any(pod.reason in _PREEMPTED for pod in evidence.lost_pods) else None
+
+
+def _damaged_checkpoint(evidence: Evidence) -> Cause | None:
+    """The restore point failed its checksums: storage or memory flipped bits; the training code is not at
+    fault.
+    """
+    codes = {end.exit_code for end in evidence.exits}
+    damaged = evidence.record.damaged and evidence.record.trigger is Trigger.RESTORE_FAILED
+    return Cause.INFRASTRUCTURE if damaged or ExitCode.CHECKPOINT_DAMAGED in codes else None
+
+
+def _dead_node(evidence: Evidence) -> Cause | None:
+    """The node of a lost member is not ready or gone; whatever its processes said last does not matter."""
+    lost = any(pod.reason == "NodeLost" for pod in evidence.lost_pods)  # even if the node is back by now
+    return Cause.INFRASTRUCTURE if lost or evidence.dead_nodes else None
+
+
+def _out_of_memory(evidence: Evidence) -> Cause | None:
+    """The kernel killed the container for memory, or a rank could not get memory from host or device."""
+    words = [end.message for end in evidence.exits]
+    for pod in evidence.lost_pods:
+        words += [pod.reason, pod.message, pod.termination.message if pod.termination else ""]
+    return Cause.OUT_OF_MEMORY if any(_OUT_OF_MEMORY.search(text) for text in words) else None
+
+
+def _hang(evidence: Evidence) -> Cause | None:
+    """The agent was there but its ranks did not answer, or a watchdog ended a collective that nobody left."""
+    unresponsive = any(lost.reason == "Unresponsive" for lost in evidence.lost)
+    return Cause.HANG if unresponsive or any(_HANG.search(end.message) for end in evidence.exits) else None
+
+
+def _lost_to_its_own_error(evidence: Evidence) -> Cause | None:
+    """The agent of a lost member ended with an error of its own, on a node that is fine."""
+    ends = [pod.termination for pod in evidence.lost_pods if pod.termination is not None]
+    own = any(end.exit_code not in _NOT_A_FAULT and end.exit_code != _KILLED for end in ends)
+    return Cause.APPLICATION if own else None
+
+
+def _raised(evidence: Evidence) -> Cause | None:
+    """A rank ended with an exit code of its own choice: the training code raised."""
+    return Cause.APPLICATION if any(end.exit_code != _KILLED for end in evidence.exits) else None
+
+
+def _anything_else(evidence: Evidence) -> Cause | None:
+    """A member vanished, a rank was killed, a connection broke: nothing points at the training code."""
+    return Cause.INFRASTRUCTURE
+
+
+RULES: tuple[Callable[[Evidence], Cause | None], ...] = (
+    _reclaimed,
+    _damaged_checkpoint,
+    _dead_node,
+    _out_of_memory,
+    _hang,
+    _lost_to_its_own_error,
+    _raised,
+    _anything_else,
+)

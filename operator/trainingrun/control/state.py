@@ -1,0 +1,142 @@
+"""The state of a run in a word and a sentence: what the conditions Ready, Reconciling and Stalled say.
+
+Computed from what is observed, never stepped from one phrase to the next; the only look back is for a
+membership service that cannot be asked at the moment, because training goes on without it. Pure; called by
+`reporting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainingrun.api.constants import ConditionType, Reason
+from trainingrun.control.failures import is_disruption
+from trainingrun.control.folding import Failure
+from trainingrun.control.ledger import summary_of
+from trainingrun.control.observed import Observed, PlanFailure
+from trainingrun.control.seats import wanted_size
+from trainingrun.protocol.messages import AgentPhase, RunView
+from trainingrun.protocol.records import Epoch, Revision
+
+_AT_WORK = (AgentPhase.RUNNING, AgentPhase.DONE)
+
+
+@dataclass(frozen=True)
+class State:
+    reason: Reason  # of Ready: the state that people see
+    message: str = ""
+    ready: bool = False
+    busy: Reason | None = None  # reason of Reconciling=True
+    stuck: Reason | None = None  # reason of Stalled=True: needs a person
+
+
+def assess(observed: Observed, failure: Failure | None, completed: bool) -> State:
+    if completed:
+        return State(Reason.COMPLETED, "the last step is done and the model is exported", ready=True)
+    if failure is not None:
+        return State(failure.reason, failure.message, stuck=failure.reason)
+    if observed.revision is None:
+        return _before_the_start(observed)
+    if observed.spec is None:
+        text = f"{observed.spec_error}; the run goes on with {observed.revision.name}"
+        return State(Reason.INVALID_SPEC, text, stuck=Reason.INVALID_SPEC)
+    if observed.view is None or observed.view.suspicious_of_self:
+        return _without_membership(observed, observed.revision)
+    return _with_membership(observed, observed.revision, observed.view)
+
+
+def training_nodes(observed: Observed) -> int:
+    """Nodes that train now, as far as known: 0 while an epoch has not made its first step."""
+    epoch, view = observed.epoch, observed.view
+    if epoch is None:
+        return 0
+    if view is None or view.suspicious_of_self:
+        return len(epoch.members)
+    return len(epoch.members) if _stepping(epoch, view) else 0
+
+
+def joining_nodes(observed: Observed) -> int:
+    return 0 if observed.view is None else sum(not member.in_epoch for member in observed.view.members)
+
+
+def _before_the_start(observed: Observed) -> State:
+    if observed.taken_revision:
+        text = (
+            f"the record {observed.taken_revision} belongs to another run; "
+            "delete it, or give this run another name"
+        )
+        return State(Reason.REVISION_CONFLICT, text, stuck=Reason.REVISION_CONFLICT)
+    if observed.spec is None:
+        return State(Reason.INVALID_SPEC, observed.spec_error, stuck=Reason.INVALID_SPEC)
+    if isinstance(observed.plan, PlanFailure):
+        return State(Reason.PLAN_INFEASIBLE, observed.plan.message, stuck=Reason.PLAN_INFEASIBLE)
+    return State(Reason.PLANNING, "the planner is at work", busy=Reason.PLANNING)
+
+
+def _without_membership(observed: Observed, revision: Revision) -> State:
+    """Nothing is known, so nothing is claimed: what was said before stays."""
+    if observed.epoch is None:
+        return _starting(observed, revision, 0)
+    before = _condition(observed.run.status, ConditionType.READY)
+    if before.get("status") == "True":
+        busy = _condition(observed.run.status, ConditionType.RECONCILING)
+        growing = Reason.GROWING if busy.get("status") == "True" else None
+        return State(Reason(before["reason"]), before.get("message", ""), ready=True, busy=growing)
+    text = "the membership service cannot be asked; a change of members waits for it"
+    return State(Reason.MEMBERSHIP_UNREACHABLE, text, busy=Reason.MEMBERSHIP_UNREACHABLE)
+
+
+def _with_membership(observed: Observed, revision: Revision, view: RunView) -> State:
+    epoch, wanted = observed.epoch, wanted_size(observed, revision)
+    if epoch is None:
+        return _starting(observed, revision, len(view.members))
+    smallest = min(rung.nodes for rung in revision.rungs)
+    if _stepping(epoch, view):
+        count = len(epoch.members)
+        target = max(
+            (rung.nodes for rung in revision.rungs if rung.useful and rung.nodes <= wanted), default=count
+        )
+        busy = Reason.GROWING if count < target else None
+        return State(Reason.TRAINING, f"{count} of {wanted} nodes", ready=True, busy=busy)
+    if len(view.members) < smallest:
+        text = f"{len(view.members)} of at least {smallest} nodes are there"
+        return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
+    why = view.waiting_for or f"epoch {epoch.epoch} on {len(epoch.members)} nodes"
+    begun = view.progress is not None and view.progress.step > 0
+    if not begun and not is_disruption(epoch) and epoch.restore.step == 0:
+        return State(Reason.STARTING, why, busy=Reason.STARTING)
+    return State(Reason.RECOVERING, why, busy=Reason.RECOVERING)
+
+
+def _starting(observed: Observed, revision: Revision, joined: int) -> State:
+    wanted, smallest = wanted_size(observed, revision), min(rung.nodes for rung in revision.rungs)
+    text = f"{joined} of {wanted} nodes are ready"
+    pods = [seat.current for seat in observed.seats.values() if seat.current is not None]
+    idle = [pod for pod in pods if pod.reason == "Unschedulable"]
+    if joined < smallest and len(pods) - len(idle) < smallest and idle:
+        text += f"; no node is free for {len(idle)} of the pods: {idle[0].message or idle[0].reason}"
+        return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
+    if observed.view is not None and observed.view.waiting_for:
+        text += f"; {observed.view.waiting_for}"
+    return State(Reason.STARTING, text, busy=Reason.STARTING)
+
+
+def _stepping(epoch: Epoch, view: RunView) -> bool:
+    """Does every member of the newest epoch work, and has it made its first step?"""
+    if view.proposing or view.progress is None:
+        return False
+    if summary_of(epoch, view.progress.summary).first_step_at <= 0:
+        return False
+    at_work = {
+        (member.slot, member.incarnation)
+        for member in view.members
+        if member.in_epoch and member.phase in _AT_WORK
+    }
+    return all((member.slot, member.incarnation) in at_work for member in epoch.members)
+
+
+def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
+    found = [item for item in status.get("conditions") or [] if item["type"] == kind]
+    return found[0] if found else {}

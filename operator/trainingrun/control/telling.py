@@ -1,0 +1,126 @@
+"""Events: one line each, for people. What happened is read from records and from what changed in status.
+
+Events are told once because each follows from a difference that the next status no longer shows. They may
+get lost when the controller dies between the status and them; nothing is ever decided from them. Pure;
+called by `decide`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainingrun.api.constants import ConditionType, EventReason, Reason
+from trainingrun.control.counters import Counters, Disruption
+from trainingrun.control.failures import is_disruption
+from trainingrun.control.observed import Observed
+from trainingrun.ports import EventRecord
+from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
+
+_WORRIES = {
+    Reason.INVALID_SPEC: EventReason.INVALID_SPEC,
+    Reason.PLAN_INFEASIBLE: EventReason.PLAN_INFEASIBLE,
+    Reason.REVISION_CONFLICT: EventReason.PLAN_INFEASIBLE,
+    Reason.WAITING_FOR_NODES: EventReason.WAITING_FOR_NODES,
+    Reason.MEMBERSHIP_UNREACHABLE: EventReason.MEMBERSHIP_UNREACHABLE,
+}
+
+
+def tell_epochs(
+    observed: Observed, folded: Sequence[Epoch], old: Counters, new: Counters, now: float
+) -> list[EventRecord]:
+    """Starts and changes of size when their record is folded; a recovery when its first step is known."""
+    chain = [observed.before, observed.last, *folded]
+    ended = {record.epoch: before for before, record in itertools.pairwise(chain) if record is not None}
+    events = [
+        _tell_change(ended[record.epoch], record, now) for record in folded if not is_disruption(record)
+    ]
+    records = {record.epoch: record for record in chain[1:] if record is not None}
+    told = {item.epoch for item in old.recent if item.recover_millis is not None}
+    for item in new.recent:
+        recovered = item.recover_millis is not None and item.epoch not in told
+        # One that the next record interrupted before its first step is told with that record.
+        interrupted = item.recover_millis is None and old.accounted_epoch <= item.epoch < new.accounted_epoch
+        if item.epoch in records and (recovered or interrupted):
+            events.append(_tell_recovery(ended[item.epoch], records[item.epoch], item, now))
+    return events
+
+
+def tell_status(old: Mapping[str, Any], new: Mapping[str, Any], now: float) -> Iterator[EventRecord]:
+    """What people want to know of a change of status."""
+    was, ready = _ready(old).get("reason"), _ready(new)
+    reason, message = ready.get("reason"), ready.get("message", "")
+    if reason != was and reason == Reason.COMPLETED:
+        step, permille = new["progress"]["step"], new["goodput"]["permille"]
+        yield EventRecord(now, "Normal", EventReason.COMPLETED, f"step {step}, goodput {permille / 10:.1f} %")
+    elif reason != was and new.get("failure") is not None:
+        yield EventRecord(now, "Warning", EventReason.FAILED, f"{reason}: {message}")
+    elif reason != was and reason in _WORRIES:
+        yield EventRecord(now, "Warning", _WORRIES[Reason(reason)], message)
+    saved, before = _durable(new), _durable(old)
+    if saved.get("manifest") and saved.get("manifest") != before.get("manifest"):
+        text = f"step {saved['step']} is saved as {saved['manifest']}"
+        yield EventRecord(now, "Normal", EventReason.CHECKPOINT_SAVED, text)
+
+
+def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
+    rung = record.rung
+    shape = f"data {rung.data} x tensor {rung.tensor} x pipeline {rung.pipeline}"
+    if ended is None or record.trigger is Trigger.STARTED:
+        text = f"epoch {record.epoch}: {_nodes(len(record.members))}, {shape}, {_from(record)}"
+        return EventRecord(now, "Normal", EventReason.EPOCH_STARTED, text)
+    old = {member.slot for member in ended.members}
+    came = ", ".join(member.node for member in record.members if member.slot not in old)
+    grown = len(record.members) >= len(ended.members)
+    reason = EventReason.GROWN if grown else EventReason.SHRUNK
+    text = f"{came or 'members'} joined: " if grown else ""
+    text += f"{_step_of_size(ended, record)}, {shape}, {_from(record)}"
+    return EventRecord(now, "Normal", reason, text)
+
+
+def _tell_recovery(ended: Epoch | None, record: Epoch, item: Disruption, now: float) -> EventRecord:
+    if record.lost:
+        what = ", ".join(dict.fromkeys(lost.node for lost in record.lost)) + " lost"
+        reason = EventReason.NODE_LOST
+    elif record.trigger is Trigger.RESTORE_FAILED:
+        what = f"checkpoint damaged: {', '.join(record.damaged) or 'unknown'}"
+        reason = EventReason.CHECKPOINT_DAMAGED
+    else:
+        what = f"a process on {item.node or 'a node'} died"
+        reason = EventReason.PROCESS_DIED
+    lost = item.lost_steps
+    took = "" if item.recover_millis is None else f", {item.recover_millis / 1000:.1f} s"
+    if item.recover_millis is None:
+        took = ", interrupted before its first step"
+    size = _step_of_size(ended, record)
+    steps = "1 step" if lost == 1 else f"{lost} steps"
+    text = f"{what} ({item.cause}): {size}, {_from(record)}, {steps} lost{took}"
+    return EventRecord(now, "Warning", reason, text)
+
+
+def _from(record: Epoch) -> str:
+    restore = record.restore
+    if restore.source is RestoreSource.INITIAL:
+        return "from fresh weights"
+    return f"restored step {restore.step} from {restore.source.value}"
+
+
+def _step_of_size(ended: Epoch | None, record: Epoch) -> str:
+    count = len(record.members)
+    if ended is None or len(ended.members) == count:
+        return _nodes(count)
+    return f"{len(ended.members)} -> {_nodes(count)}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = [item for item in status.get("conditions") or [] if item["type"] == ConditionType.READY]
+    return found[0] if found else {}
+
+
+def _durable(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (status.get("checkpoint") or {}).get("durable") or {}

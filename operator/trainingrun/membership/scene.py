@@ -1,0 +1,93 @@
+"""What is known of a run at one moment: the input of every decision about its next epoch. Read by `begin`,
+`proposal`, `record`, `directives` and `view`; filled by `state` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainingrun.membership.evidence import Evidence, carries_on, damage
+from trainingrun.membership.lineage import Lineage
+from trainingrun.membership.restore import Blocked, choose_restore
+from trainingrun.membership.roster import Roster, Seat
+from trainingrun.membership.selection import choose_rung
+from trainingrun.protocol.messages import AgentPhase, DurableCheckpoint, Progress
+from trainingrun.protocol.records import Epoch, Member, Restore, Revision, Rung
+
+
+@dataclass
+class Scene:
+    run: str
+    run_uid: str
+    lineage: Lineage
+    roster: Roster
+    evidence: Evidence
+    revision: Revision | None = None
+    progress: Progress | None = None  # newest, of any epoch
+    first_step_at: float | None = None  # monotonic: when the current epoch was first seen to have stepped
+    suspicious: bool = False  # of itself
+    complete: bool = False
+
+    @property
+    def current(self) -> Epoch | None:
+        return self.lineage.newest
+
+    @property
+    def ready(self) -> list[Seat]:
+        return [seat for seat in self.roster.seats if seat.ready]
+
+    @property
+    def rung(self) -> Rung | None:
+        """The largest useful rung that the ready members fill."""
+        return choose_rung(self.revision.rungs, len(self.ready)) if self.revision else None
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """Of the current epoch."""
+        ours = self.progress and self.current and self.progress.summary.epoch == self.current.epoch
+        return self.progress if ours else None
+
+    @property
+    def advanced(self) -> bool:
+        """The current epoch got beyond its restore point."""
+        progress, current = self.current_progress, self.current
+        return (
+            progress is not None and current is not None and progress.summary.last_step > current.restore.step
+        )
+
+    def in_epoch(self, seat: Seat) -> bool:
+        return self.current is not None and any(m.session == seat.session for m in self.current.members)
+
+    def present(self) -> list[tuple[Member, Seat]]:
+        """Members of the current epoch that are there, with their seats."""
+        members = self.current.members if self.current else ()
+        return [(member, seat) for member in members if (seat := self.roster.seat_of(member)) is not None]
+
+    def carrying_on(self) -> bool:
+        """Every member of the current epoch is there and its ranks run, pause or are done."""
+        current = self.current
+        return (
+            current is not None
+            and len(self.present()) == len(current.members)
+            and all(carries_on(seat, current) for _, seat in self.present())
+        )
+
+    def pausing_is_over(self) -> bool:
+        return self.carrying_on() and all(
+            seat.phase in (AgentPhase.PAUSED, AgentPhase.DONE) for _, seat in self.present()
+        )
+
+    def restore(self, members: Iterable[Seat]) -> Restore | Blocked:
+        """Where an epoch of these members would start from, by their newest reports."""
+        held = {seat.slot: seat.report.snapshots for seat in members if seat.report is not None}
+        durable = self._durable()
+        ever_known = {*self.lineage.durable, *(checkpoint.name for checkpoint in durable)}
+        return choose_restore(held, durable, damage(self.lineage, self.evidence, self.roster), ever_known)
+
+    def remember_durable(self, checkpoints: Iterable[DurableCheckpoint]) -> None:
+        for checkpoint in checkpoints:
+            self.lineage.durable[checkpoint.name] = checkpoint.step
+
+    def _durable(self) -> set[DurableCheckpoint]:
+        return {c for seat in self.roster.seats if seat.report is not None for c in seat.report.durable}

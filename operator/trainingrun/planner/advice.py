@@ -1,0 +1,153 @@
+"""What to say when no plan fits: what it needs, what there is, and the nearest that would fit. All of it is
+computed.
+
+Called by the search, with every candidate that it tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainingrun.planner import catalogue, rules
+from trainingrun.planner.candidates import Candidate, candidates
+from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
+from trainingrun.planner.text import cut_name, human_bytes
+from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, NodeShape, TrainingShape
+
+MOST_NODES = 4096  # no advice beyond
+MEMORY_STEP = 1 << 30  # memory is advised in whole Gi
+
+
+def nothing_fits(
+    model: ModelShape, training: TrainingShape, inventory: Inventory, tried: list[Candidate]
+) -> PlanError:
+    """The error to raise."""
+    if not tried:
+        return _batch_too_small(model, training, inventory)
+    node = inventory.node
+    best = min(tried, key=lambda candidate: candidate.bill.total)
+    options = [_more_memory(node, best), _more_nodes(model, training, inventory)]
+    options += [_other_accelerators(node, best)]
+    fix = ", or ".join(option for option in options if option) or _shorter_sequence(
+        model, training, inventory
+    )
+    device_fits = best.bill.total + margin_bytes(node) <= available_bytes(node)
+    if device_fits:
+        path = "spec.resources.perNode.memory"
+        needs = best.bill.host * node.processes
+        message = (
+            f"no plan fits: a node's memory snapshots need {human_bytes(needs)} beside its accelerators, "
+            f"with {cut_name(best.cut)}, but {human_bytes(max(0, host_available_bytes(node)))} are there"
+        )
+        value = human_bytes(node.host_memory_bytes)
+    else:
+        path = (
+            "spec.resources.perNode.memory"
+            if node.device == "cpu"
+            else f"spec.resources.perNode[{node.device}]"
+        )
+        message = (
+            f"no plan fits: a process needs at least {human_bytes(best.bill.total)} ({parts(best.bill)}), "
+            f"with {cut_name(best.cut)}, but has {human_bytes(available_bytes(node))}, of which "
+            f"{human_bytes(margin_bytes(node))} stay free"
+        )
+        value = f"{human_bytes(node.memory_bytes)} for {node.processes} processes"
+    nearest = f"; nearest that fits: {fix}" if fix else "; nothing near fits"
+    return NothingFits(
+        path,
+        value,
+        message + nearest,
+        f"use {fix}" if fix else "use a smaller model, or larger nodes",
+        bill=best.bill,
+        available_bytes=available_bytes(node),
+    )
+
+
+def parts(bill: MemoryBill) -> str:
+    """The three largest parts, largest first."""
+    names = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved", "snapshots")
+    sizes = sorted(((getattr(bill, name), name) for name in names), reverse=True)
+    return ", ".join(f"{name} {human_bytes(size)}" for size, name in sizes[:3])
+
+
+def _more_memory(node: NodeShape, best: Candidate) -> str:
+    """Of the pod. Accelerators do not grow, but their hosts may."""
+    if node.device == "cpu":
+        bigger = _least_gi(best.bill, lambda memory: replace(node, memory_bytes=memory))
+    elif node.host_memory_bytes and best.bill.total + margin_bytes(node) <= available_bytes(node):
+        bigger = _least_gi(best.bill, lambda memory: replace(node, host_memory_bytes=memory))
+    else:
+        return ""
+    return f"perNode.memory {bigger}Gi"
+
+
+def _least_gi(bill: MemoryBill, node_with: Callable[[int], NodeShape]) -> int:
+    """The least whole number of Gi with which `bill` fits. By halving: more memory never fits less."""
+    low, high = 0, 1
+    while not fits(bill, node_with(high * MEMORY_STEP)):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(bill, node_with(middle * MEMORY_STEP)):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:
+    limit = min(
+        MOST_NODES, training.global_batch_sequences * max(rules.dividing_tensors(model)) * model.layers
+    )
+    for candidate in candidates(model, training, inventory.node, max_units=limit):
+        if candidate.units > inventory.max_nodes and candidate.fits:
+            return f"maxNodes {candidate.units}"
+    return ""
+
+
+def _other_accelerators(node: NodeShape, best: Candidate) -> str:
+    if node.device == "cpu":
+        return ""
+    bigger = []
+    for entry in catalogue.ACCELERATORS:
+        memory = int(entry.memory_gib * catalogue.GIB) * node.processes
+        if entry.resource == node.device and fits(best.bill, replace(node, memory_bytes=memory)):
+            bigger.append(entry)
+    return f"accelerators such as {min(bigger, key=lambda entry: entry.memory_gib).name}" if bigger else ""
+
+
+def _shorter_sequence(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:
+    """A last resort, since it changes what is trained: halve the sequence until something fits."""
+    length = training.sequence_length // 2
+    while length:
+        shorter = replace(training, sequence_length=length)
+        found = candidates(model, shorter, inventory.node, max_units=inventory.max_nodes)
+        if any(candidate.fits for candidate in found):
+            return f"sequenceLength {length}"
+        length //= 2
+    return ""
+
+
+def _batch_too_small(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanError:
+    """Every cut has more data ranks, or a longer pipeline, than the batch has sequences for."""
+    processes, batch = inventory.node.processes, training.global_batch_sequences
+    pinned = training.pinned
+    tensors = [pinned["tensor"]] if "tensor" in pinned else rules.tensor_degrees(model, processes)
+    pipelines = [pinned["pipeline"]] if "pipeline" in pinned else rules.pipeline_degrees(model)
+    least, tensor, pipeline, shard = min(
+        (shard * p, t, p, shard)
+        for t in tensors
+        for p in pipelines
+        for units in range(1, inventory.max_nodes + 1)
+        if (shard := rules.shard_degree(processes, t, p, units))
+    )
+    filled = f" x {pipeline} micro-batches that fill the pipeline" if pipeline > 1 else ""
+    return PlanInputError(
+        "spec.training.globalBatch",
+        f"{batch} sequences",
+        f"a node's {processes} processes make {shard} data ranks (tensor {tensor}, "
+        f"pipeline {pipeline}){filled}, which need {least} sequences, but the global batch has {batch}; nearest that fits: {least}",
+        f"raise the global batch to {least} sequences, or lower the processes of a node",
+    )

@@ -1,0 +1,115 @@
+"""The cuts that a model, a batch and the nodes allow, in the order in which the search tries them, each with
+its bill.
+
+Order: fewest nodes for one copy first (then a lost node leaves a whole copy, and every size is usable), then
+least model parallelism. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainingrun.planner import rules
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.memory import fits, memory_bill
+from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cut of which one copy fills `units` nodes."""
+
+    cut: Cut
+    units: int
+    bill: MemoryBill  # the least that it can do with, on a single copy
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the global batch is spread over `data` ranks."""
+
+    micro_batch: int
+    accumulation: int
+    padding: int  # sequences that weigh nothing
+
+    @property
+    def per_rank(self) -> int:
+        return self.micro_batch * self.accumulation
+
+
+def candidates(
+    model: ModelShape, training: TrainingShape, node: NodeShape, *, max_units: int
+) -> Iterator[Candidate]:
+    """Every allowed cut of at most `max_units` nodes for a copy, in order of preference. Pins are
+    respected."""
+    processes = node.processes
+    tensors = _allowed("tensor", rules.tensor_degrees(model, processes), training)
+    pipelines = _allowed("pipeline", rules.pipeline_degrees(model), training)
+    pairs = [(t, p) for t in tensors for p in pipelines]
+    for units in range(1, max_units + 1):
+        for tensor, pipeline in sorted(pairs, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
+            shard = rules.shard_degree(processes, tensor, pipeline, units)
+            if shard is None:
+                continue
+            cut = Cut(pipeline=pipeline, shard=shard, tensor=tensor)
+            candidate = weigh(model, training, node, cut, units)
+            if candidate is not None:
+                yield candidate
+
+
+def weigh(
+    model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut, units: int
+) -> Candidate | None:
+    """The cheapest way to run one copy, or None when the batch is too small for it.
+
+    One sequence a micro-batch needs the least for activations; the whole share in one micro-batch saves the
+    gradients that pile up in between."""
+    bills = []
+    for size in {1, -(-training.global_batch_sequences // cut.shard)}:
+        found = split(training, cut, 1, micro_batch=size)
+        if found is not None:
+            bills.append(
+                memory_bill(
+                    model,
+                    training,
+                    node,
+                    cut,
+                    replicate=1,
+                    micro_batch=size,
+                    accumulation=found.accumulation,
+                )
+            )
+    if not bills:
+        return None
+    bill = min(bills, key=lambda one: one.total)
+    return Candidate(cut, units, bill, fits(bill, node))
+
+
+def split(training: TrainingShape, cut: Cut, replicate: int, *, micro_batch: int) -> Split | None:
+    """None when ranks would have nothing to do, or a pipeline too few micro-batches to fill."""
+    data, batch = replicate * cut.shard, training.global_batch_sequences
+    if data > batch:
+        return None
+    accumulation = -(-batch // (data * micro_batch))
+    if accumulation < cut.pipeline:
+        return None
+    return Split(micro_batch, accumulation, padding=data * micro_batch * accumulation - batch)
+
+
+def micro_batches(training: TrainingShape, cut: Cut, replicate: int) -> list[int]:
+    """Micro-batches worth a look: for each accumulation the smallest that does it. Ascending."""
+    share = -(-training.global_batch_sequences // (replicate * cut.shard))
+    found, size = [], 1
+    while size <= share:
+        found.append(size)
+        accumulation = -(-share // size)
+        if accumulation == 1:
+            break
+        size = -(-share // (accumulation - 1))
+    return found
+
+
+def _allowed(axis: str, degrees: list[int], training: TrainingShape) -> list[int]:
+    pinned = training.pinned.get(axis)
+    return degrees if pinned is None else [degree for degree in degrees if degree == pinned]

@@ -1,0 +1,156 @@
+"""From the resolved spec to the planner's inputs: the model's shape, the training's, and the machines'.
+
+Reads nothing but the spec and the catalogue. Whether the machines that it describes exist is the adapter's
+business. Called by the CLI, and by the controller before it freezes a revision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainingrun.api.quantity import accelerator, parse_bytes, parse_quantity
+from trainingrun.planner import catalogue
+from trainingrun.planner.errors import PlanInputError
+from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+
+PARAMETER_BYTES = {"FP32": 4, "FP64": 8}
+
+
+def planner_inputs(
+    spec: Mapping[str, Any], *, accelerator_name: str | None = None
+) -> tuple[ModelShape, TrainingShape, Inventory]:
+    """What `plan` takes. `accelerator_name` says which accelerator the nodes have (a name of the catalogue),
+    which a manifest does not; without accelerators it is ignored. Raises PlanInputError."""
+    training = training_shape(spec)
+    scale = spec["scale"]
+    node = node_shape(spec, accelerator_name=accelerator_name)
+    return model_shape(spec), training, Inventory(node, scale["minNodes"], scale["maxNodes"])
+
+
+def model_shape(spec: Mapping[str, Any]) -> ModelShape:
+    config = spec["model"]["config"]
+    heads = config["num_attention_heads"]
+    vocabulary = config.get("vocab_size")
+    if vocabulary is None:
+        train = (spec["model"].get("tokenizer") or {}).get("train") or {}
+        vocabulary = train.get("vocabularySize")
+    if vocabulary is None:
+        raise PlanInputError(
+            "spec.model.config.vocab_size",
+            None,
+            "the size of the vocabulary is not known: the tokenizer is not trained here",
+            "set vocab_size to the size of the tokenizer at spec.model.tokenizer.uri",
+        )
+    return ModelShape(
+        model_type=config["model_type"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        attention_heads=heads,
+        key_value_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocabulary_size=vocabulary,
+        tied_embeddings=bool(config.get("tie_word_embeddings")),
+        max_position_embeddings=config["max_position_embeddings"],
+    )
+
+
+def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
+    training = spec["training"]
+    batch, length = training["globalBatch"], training["sequenceLength"]
+    sequences = batch.get("sequences") or batch["tokens"] // length
+    pinned = (spec.get("parallelism") or {}).get("axes") or {}
+    return TrainingShape(
+        sequence_length=length,
+        global_batch_sequences=sequences,
+        parameter_bytes=PARAMETER_BYTES[training["precision"]],
+        pinned={axis: degree for axis, degree in pinned.items() if degree is not None},
+    )
+
+
+def node_shape(spec: Mapping[str, Any], *, accelerator_name: str | None = None) -> NodeShape:
+    resources = spec["resources"]
+    per_node = resources["perNode"]
+    precision = spec["training"]["precision"]
+    asked = accelerator(per_node)
+    if asked is None:
+        processes = resources.get("processesPerNode") or 1
+        return cpu_node(
+            processes, parse_quantity(per_node["cpu"]), parse_bytes(per_node["memory"]), precision
+        )
+    name, count = asked
+    entry = _accelerator(name, count, accelerator_name)
+    return accelerator_node(
+        entry,
+        count,
+        cores=parse_quantity(per_node["cpu"]),
+        host_memory_bytes=parse_bytes(per_node["memory"]),
+        precision=precision,
+    )
+
+
+def cpu_node(processes: int, cores: float, memory_bytes: int, precision: str = "FP32") -> NodeShape:
+    """A node that trains on its cores, which its processes share evenly."""
+    cpu = catalogue.CPU
+    rate = cpu.fp32_flops_per_core if precision == "FP32" else cpu.fp64_flops_per_core
+    return NodeShape(
+        processes=processes,
+        memory_bytes=memory_bytes,
+        cores=cores,
+        device="cpu",
+        flops_per_second=rate * cores / processes,
+        link_bytes_per_second=cpu.link_bytes_per_second,
+        local_link_bytes_per_second=cpu.local_link_bytes_per_second,
+        reserved_bytes_per_process=cpu.process_bytes + cpu.node_bytes // processes,
+        memory_bytes_per_second=cpu.memory_bytes_per_second,
+        name="cpu",
+    )
+
+
+def accelerator_node(
+    entry: catalogue.Accelerator, count: int, *, cores: float, host_memory_bytes: int, precision: str = "FP32"
+) -> NodeShape:
+    """A node of `count` accelerators, one process for each. `host_memory_bytes` 0: not stated, not
+    checked."""
+    rate = entry.fp32_flops if precision == "FP32" else entry.fp64_flops
+    return NodeShape(
+        processes=count,
+        memory_bytes=int(entry.memory_gib * catalogue.GIB) * count,
+        cores=cores,
+        device=entry.resource,
+        flops_per_second=rate * catalogue.MATMUL_SHARE,
+        link_bytes_per_second=entry.link_bytes_per_second * count * catalogue.LINK_SHARE,
+        local_link_bytes_per_second=entry.local_link_bytes_per_second * catalogue.LINK_SHARE,
+        reserved_bytes_per_process=catalogue.CONTEXT_BYTES,
+        host_memory_bytes=host_memory_bytes,
+        memory_bytes_per_second=entry.memory_bytes_per_second,
+        name=entry.name,
+    )
+
+
+def _accelerator(resource: str, count: int, name: str | None) -> catalogue.Accelerator:
+    path = f"spec.resources.perNode[{resource}]"
+    known = catalogue.named(resource)
+    if not known:
+        raise PlanInputError(
+            path,
+            count,
+            f"{resource} is not an accelerator that the planner knows",
+            f"use one of: {', '.join(catalogue.resources())}",
+        )
+    if name is None:
+        raise PlanInputError(
+            path,
+            count,
+            f"{resource} does not say which accelerator the nodes have, and there is no cluster to ask",
+            f"name it with --accelerator, one of: {', '.join(known)}",
+        )
+    entry = catalogue.find(name)
+    if entry is None or entry.resource != resource:
+        raise PlanInputError(
+            path,
+            name,
+            f"{name} is not an accelerator that the planner knows as {resource}",
+            f"use one of: {', '.join(known)}",
+        )
+    return entry

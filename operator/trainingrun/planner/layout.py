@@ -1,0 +1,79 @@
+"""Where the ranks of a rung sit: which piece of the state each holds, on which node, and how many whole
+copies there are.
+
+Ranks are ordered as `protocol.records.Rung` says: pipeline slowest, then replicate, shard, tensor fastest;
+node i runs ranks i*processes .. (i+1)*processes - 1. Pure; called by the search, which must never promise a
+copy that is not there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one copy of the training state is cut: the layout that stays the same along a path."""
+
+    pipeline: int
+    shard: int
+    tensor: int
+
+    @property
+    def processes(self) -> int:
+        """Of one copy."""
+        return self.pipeline * self.shard * self.tensor
+
+    def copies_on(self, nodes: int, processes: int) -> int:
+        """Replicas that `nodes` x `processes` hold; 0 when it does not divide."""
+        whole, rest = divmod(nodes * processes, self.processes)
+        return 0 if rest else whole
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communication group along one axis, as each node sees it."""
+
+    size: int
+    crosses_nodes: bool
+    rings_per_node: int  # how many such groups share the node's link
+
+
+def pieces_by_node(cut: Cut, replicate: int, processes: int) -> list[set[tuple[int, int, int]]]:
+    """For each node, the pieces (pipeline, shard, tensor index) that its ranks hold."""
+    world = cut.processes * replicate
+    nodes: list[set[tuple[int, int, int]]] = [set() for _ in range(math.ceil(world / processes))]
+    for rank in range(world):
+        rest, tensor = divmod(rank, cut.tensor)
+        rest, shard = divmod(rest, cut.shard)
+        pipeline = rest // replicate
+        nodes[rank // processes].add((pipeline, shard, tensor))
+    return nodes
+
+
+def state_copies(cut: Cut, replicate: int, processes: int) -> int:
+    """How many nodes hold the least-held piece: any (copies - 1) nodes can vanish and every piece is still
+    held.
+
+    Counted block by block, which equals counting over ranks: the ranks of a stage replica are contiguous.
+    """
+    block = cut.shard * cut.tensor
+    fewest = math.inf
+    for stage in range(cut.pipeline):
+        first = stage * replicate * block
+        if block >= processes:
+            # A block fills whole nodes, so each of its pieces is on one node in each replica.
+            holders = replicate
+        else:
+            starts = range(first, first + replicate * block, block)
+            holders = len({start // processes for start in starts})
+        fewest = min(fewest, holders)
+    return int(fewest)
+
+
+def group(stride: int, size: int, processes: int) -> Group:
+    """A group of `size` ranks that are `stride` apart, on nodes of `processes` ranks."""
+    if stride * size <= processes:
+        return Group(size, crosses_nodes=False, rings_per_node=0)
+    members_here = max(1, processes // stride)
+    return Group(size, crosses_nodes=True, rings_per_node=max(1, processes // members_here))

@@ -1,0 +1,163 @@
+"""Predicted peak memory of one process, by part, on the fullest rank. Pure arithmetic on shapes.
+
+The activation terms count what autograd keeps of transformers' Llama layer with PyTorch's fused attention
+under a document mask; they were found by adding up the saved tensors of that layer and hold to within 1 %.
+Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s sequence, t tensor):
+
+    6 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
+
+six for the two norms (input, normalised, scaled), four for queries, keys and values (repeated to all heads
+under a mask) and the attention's output, four for gate, up, their product and the activation, the
+log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank: there is
+no sequence parallelism. While one layer runs backward it needs (3 h + 4 f / t) more, and the loss holds four
+copies of the logits. The pipeline runs 1F1B: stage i holds min(pipeline - i, micro-batches) micro-batches.
+"""
+
+from __future__ import annotations
+
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.parameters import StageParameters, stage_parameters
+from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
+
+SNAPSHOT_BUFFERS = 2  # one complete, one being written
+LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
+MARGIN_PERCENT = 4
+BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
+ACCELERATOR_MARGIN_BYTES = 1 << 30  # fragmentation of the caching allocator
+
+
+def available_bytes(node: NodeShape) -> int:
+    """Memory of one process, the margin included."""
+    return node.memory_bytes // node.processes
+
+
+def margin_bytes(node: NodeShape) -> int:
+    """What a plan leaves free: models are wrong by a few percent."""
+    margin = available_bytes(node) * MARGIN_PERCENT // 100
+    return margin if node.device == "cpu" else max(margin, ACCELERATOR_MARGIN_BYTES)
+
+
+def fits(bill: MemoryBill, node: NodeShape) -> bool:
+    device = bill.total + margin_bytes(node) <= available_bytes(node)
+    host = not node.host_memory_bytes or bill.host * node.processes <= host_available_bytes(node)
+    return device and host
+
+
+def host_available_bytes(node: NodeShape) -> int:
+    """Host memory that snapshots may take, beside interpreters and libraries (2 GiB a process)."""
+    return node.host_memory_bytes - node.processes * (2 << 30)
+
+
+def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
+    """Elements that one layer keeps for its backward pass, per token."""
+    heads = model.attention_heads // tensor
+    return (
+        6 * model.hidden_size
+        + 4 * heads * model.head_dim
+        + 4 * model.intermediate_size // tensor
+        + heads
+        + training.sequence_length
+        + 2
+    )
+
+
+def memory_bill(
+    model: ModelShape,
+    training: TrainingShape,
+    node: NodeShape,
+    cut: Cut,
+    *,
+    replicate: int,
+    micro_batch: int,
+    accumulation: int,
+) -> MemoryBill:
+    """The bill of the fullest rank. The first stage holds the most micro-batches, the last has head and
+    logits.
+
+    `accumulation` micro-batches a step, at least as many as there are stages, of `micro_batch` sequences.
+    """
+    ends = {0, cut.pipeline - 1}
+    bills = [
+        stage_bill(
+            model,
+            training,
+            node,
+            cut,
+            stage,
+            replicate=replicate,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+        )
+        for stage in sorted(ends)
+    ]
+    return max(bills, key=lambda bill: bill.total)
+
+
+def stage_bill(
+    model: ModelShape,
+    training: TrainingShape,
+    node: NodeShape,
+    cut: Cut,
+    stage: int,
+    *,
+    replicate: int,
+    micro_batch: int,
+    accumulation: int,
+) -> MemoryBill:
+    """The bill of a rank of this pipeline stage, in bytes."""
+    size = training.parameter_bytes
+    parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor)
+    own = -(-parameters.total // cut.shard)
+    tokens = micro_batch * training.sequence_length
+    last = stage == cut.pipeline - 1
+
+    kept = (cut.pipeline - stage) * parameters.layers * layer_activation_elements(model, training, cut.tensor)
+    working = 3 * model.hidden_size + 4 * model.intermediate_size // cut.tensor
+    last_norm = 3 * model.hidden_size if last else 0
+    vocabulary = -(-model.vocabulary_size // cut.tensor)
+    snapshots = SNAPSHOT_BUFFERS * size * (1 + training.optimizer_states) * own
+    on_host = node.device != "cpu"
+    return MemoryBill(
+        weights=size * own,
+        gradients=size * own,
+        optimizer=size * training.optimizer_states * own,
+        activations=size * tokens * (kept + working + last_norm),
+        logits=LOGIT_COPIES * size * tokens * vocabulary if last else 0,
+        buffers=size
+        * buffer_elements(
+            parameters, model, cut, replicate=replicate, accumulation=accumulation, tokens=tokens
+        ),
+        reserved=node.reserved_bytes_per_process,
+        snapshots=0 if on_host else snapshots,
+        host=snapshots if on_host else 0,
+    )
+
+
+def buffer_elements(
+    parameters: StageParameters,
+    model: ModelShape,
+    cut: Cut,
+    *,
+    replicate: int,
+    accumulation: int,
+    tokens: int,
+) -> int:
+    """What communication holds at its peak, in elements.
+
+    Sharded: the gathered root block (it stays for the whole pass) and two gathered layers (one computes while
+    the next arrives); a pipeline keeps its whole stage gathered. Data ranks talk once a step, so with several
+    micro-batches the gradients of the whole stage pile up before they are scattered; with one, only the
+    larger of a layer and the root. Replicas add up buckets after the backward pass, when nothing is gathered.
+    Stages also hold a hidden state that comes and one that leaves."""
+    largest = max(parameters.layer, parameters.root)
+    gathered = 0
+    if cut.shard > 1:
+        gathered += largest if accumulation == 1 else parameters.total
+        if cut.pipeline > 1:
+            gathered += parameters.total
+        else:
+            gathered += parameters.root + min(2, parameters.layers) * parameters.layer
+    own = -(-parameters.total // cut.shard)
+    bucket = min(own, BUCKET_ELEMENTS + -(-largest // cut.shard)) if replicate > 1 else 0
+    in_transit = 2 * tokens * model.hidden_size if cut.pipeline > 1 else 0
+    return max(gathered, bucket) + in_transit

@@ -1,0 +1,119 @@
+"""Why each choice of a plan was made, as sentences. Shown in status and by `explain`; decides nothing.
+
+Called by the search with the numbers that it decided on, so that a reason cannot say something else than the
+plan does."""
+
+from __future__ import annotations
+
+from trainingrun.planner.candidates import Candidate, Split
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.memory import available_bytes, margin_bytes
+from trainingrun.planner.text import counted, human_bytes
+from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+from trainingrun.protocol.records import Rung
+
+
+def of_cut(
+    model: ModelShape,
+    training: TrainingShape,
+    inventory: Inventory,
+    chosen: Candidate,
+    tried: list[Candidate],
+) -> str:
+    """Why this tensor and pipeline, and how many nodes hold a copy."""
+    cut = chosen.cut
+    name = f"tensor {cut.tensor}, pipeline {cut.pipeline}"
+    pinned = [f"{axis} {degree}" for axis, degree in sorted(training.pinned.items())]
+    there = usable_text(inventory.node)
+    needs = f"a process needs at least {human_bytes(chosen.bill.total)} of {there}"
+    simplest = tried[0]
+    if pinned:
+        why = f"{' and '.join(pinned)} pinned; {needs}"
+    elif cut.tensor == 1 and cut.pipeline == 1:
+        why = f"data parallelism alone fits: {needs}"
+    elif not simplest.fits:
+        less = f"tensor {simplest.cut.tensor}, pipeline {simplest.cut.pipeline}"
+        why = (
+            f"with {less} a process needs {human_bytes(simplest.bill.total)} of {there}; "
+            f"this is the nearest that fits ({human_bytes(chosen.bill.total)})"
+        )
+    elif (
+        simplest.units == chosen.units
+        and simplest.cut.tensor * simplest.cut.pipeline < cut.tensor * cut.pipeline
+    ):
+        why = (
+            f"with tensor {simplest.cut.tensor}, pipeline {simplest.cut.pipeline} a batch of "
+            f"{counted(training.global_batch_sequences, 'sequence')} is too small to keep "
+            f"{counted(inventory.max_nodes, 'node')} busy; {needs}"
+        )
+    else:
+        why = needs
+    if chosen.units > 1:
+        why += f"; one copy of the state takes {chosen.units} nodes"
+    if chosen.units > inventory.min_nodes:
+        why += f", so training starts at {chosen.units} nodes"
+    return f"{name}: {why}"
+
+
+def usable_text(node: NodeShape) -> str:
+    limit = available_bytes(node)
+    return f"{human_bytes(limit - margin_bytes(node))} (limit {human_bytes(limit)})"
+
+
+def of_sharding(cut: Cut, replicate: int, node: NodeShape, units: int) -> str:
+    name = f"shard {cut.shard}, replicate {replicate}"
+    if cut.pipeline > 1:
+        return f"{name}: pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
+    if units == 1 and cut.shard * cut.tensor == node.processes:
+        if cut.shard == 1:
+            return f"{name}: each node holds a whole copy of the state"
+        return f"{name}: sharded inside a node, so that each node holds a whole copy of the state"
+    return f"{name}: a copy of the state does not fit in one node, so it is sharded over {units}"
+
+
+def of_batch(batch: Split, data: int, training: TrainingShape) -> str:
+    text = (
+        f"micro-batch {batch.micro_batch} x accumulation {batch.accumulation} x data {data} = "
+        f"{batch.micro_batch * batch.accumulation * data} sequences for a global batch of "
+        f"{training.global_batch_sequences}"
+    )
+    if batch.padding:
+        text += f"; {batch.padding} of them weigh nothing"
+    return text
+
+
+def of_copies(copies: int, nodes: int) -> str:
+    if copies > 1:
+        lost = counted(copies - 1, "node")
+        return f"state copies {copies}: any {lost} can be lost and memory still holds everything"
+    if nodes == 1:
+        return "state copies 1: there is one node; losing it restores from the durable checkpoint"
+    return (
+        "state copies 1: a lost node takes a part of the only copy; it restores from the durable checkpoint"
+    )
+
+
+def too_small(candidate: Candidate, nodes: int) -> str:
+    return f"{counted(nodes, 'node')} cannot hold a copy of the state: it takes {candidate.units}"
+
+
+def uneven(candidate: Candidate, nodes: int) -> str:
+    used = nodes // candidate.units * candidate.units
+    return f"only whole copies of {candidate.units} nodes are useful: {nodes - used} of {nodes} would be idle"
+
+
+def too_little_work(cut: Cut, replicate: int, training: TrainingShape) -> str:
+    data, batch = replicate * cut.shard, training.global_batch_sequences
+    if data > batch:
+        return f"the global batch of {counted(batch, 'sequence')} is too small for {data} data ranks"
+    return (
+        f"{batch} sequences over {data} data ranks are fewer than the {cut.pipeline} micro-batches that "
+        "fill the pipeline"
+    )
+
+
+def no_faster(chosen: Split, smaller: Rung) -> str:
+    nodes, share = counted(smaller.nodes, "node"), counted(chosen.per_rank, "sequence")
+    if chosen.per_rank == smaller.micro_batch * smaller.accumulation:
+        return f"no faster than {nodes}: {share} a rank either way"
+    return f"slower than {nodes}: {share} a rank"

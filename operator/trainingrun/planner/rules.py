@@ -1,0 +1,201 @@
+"""Which degrees of tensor and pipeline parallelism a model and a node allow, and what to say about a pin that
+is not one.
+
+Every refusal prints the whole equation and the nearest degree that works. Called by the search; nothing here
+weighs memory or time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
+
+AXES = "spec.parallelism.axes"
+
+
+def divisors(number: int) -> list[int]:
+    """Ascending."""
+    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+
+
+def nearest(value: int, allowed: Iterable[int]) -> int:
+    """The allowed number that is closest as a ratio; the smaller of two."""
+    return min(allowed, key=lambda one: (abs(math.log(one / value)), one))
+
+
+def dividing_tensors(model: ModelShape) -> list[int]:
+    """Tensor degrees that cut heads, key-value heads and feed-forward evenly."""
+    common = math.gcd(model.attention_heads, model.key_value_heads, model.intermediate_size)
+    return divisors(common)
+
+
+def tensor_degrees(model: ModelShape, processes: int) -> list[int]:
+    """... of which the ranks also fill a node evenly: tensor parallelism does not leave a node."""
+    return [degree for degree in dividing_tensors(model) if processes % degree == 0]
+
+
+def pipeline_degrees(model: ModelShape) -> list[int]:
+    return [1] if model.tied_embeddings else divisors(model.layers)
+
+
+def check_sequence(model: ModelShape, training: TrainingShape) -> None:
+    if training.sequence_length > model.max_position_embeddings:
+        raise PlanInputError(
+            "spec.training.sequenceLength",
+            training.sequence_length,
+            f"{training.sequence_length} is more than the {model.max_position_embeddings} positions of the "
+            "model (max_position_embeddings)",
+            f"lower it to {model.max_position_embeddings}, or raise max_position_embeddings",
+        )
+
+
+def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory) -> None:
+    """Raises PlanInputError for a pin that the model forbids, NothingFits for one that the machines cannot
+    hold."""
+    for axis in sorted(set(training.pinned) - {"tensor", "pipeline"}):
+        raise PlanInputError(
+            f"{AXES}.{axis}",
+            training.pinned[axis],
+            f"{axis} is planned, never pinned",
+            "remove it; tensor and pipeline can be pinned",
+        )
+    tensor, pipeline = training.pinned.get("tensor"), training.pinned.get("pipeline")
+    if tensor is not None:
+        _check_tensor(model, tensor, inventory.node.processes)
+    if pipeline is not None:
+        _check_pipeline(model, pipeline)
+    _check_product(model, tensor, pipeline, inventory)
+    if tensor is not None:
+        _check_node(model, tensor, inventory.node.processes)
+
+
+def refusal(model: ModelShape, processes: int, *, tensor: int, pipeline: int) -> str:
+    """Why the model or a node forbids these degrees, or an empty string. The machines' number is not looked
+    at."""
+    try:
+        _check_tensor(model, tensor, processes)
+        _check_pipeline(model, pipeline)
+        _check_node(model, tensor, processes)
+    except PlanError as error:
+        return error.message
+    return ""
+
+
+def _check_tensor(model: ModelShape, tensor: int, processes: int) -> None:
+    for what, number in (
+        ("attention heads", model.attention_heads),
+        ("key-value heads", model.key_value_heads),
+        ("rows of the feed-forward (intermediate_size)", model.intermediate_size),
+    ):
+        if number % tensor:
+            allowed = tensor_degrees(model, processes)
+            raise PlanInputError(
+                f"{AXES}.tensor",
+                tensor,
+                _equation("tensor", tensor, number, what, allowed),
+                _use("tensor", allowed),
+            )
+
+
+def _check_pipeline(model: ModelShape, pipeline: int) -> None:
+    if model.tied_embeddings and pipeline > 1:
+        raise PlanInputError(
+            f"{AXES}.pipeline",
+            pipeline,
+            f"pipeline {pipeline} would put the tied embedding and head on different stages; "
+            "nearest that fits: 1",
+            "set pipeline to 1, or tie_word_embeddings to false in spec.model.config",
+        )
+    if model.layers % pipeline:
+        allowed = pipeline_degrees(model)
+        message = _equation("pipeline", pipeline, model.layers, "layers", allowed)
+        raise PlanInputError(f"{AXES}.pipeline", pipeline, message, _use("pipeline", allowed))
+
+
+def shard_degree(processes: int, tensor: int, pipeline: int, units: int) -> int | None:
+    """The shard degree with which one copy of the state fills `units` nodes, or None where nodes would be
+    split unevenly.
+
+    The ranks of a stage's copy fill whole nodes, or nodes hold whole ones of them.
+    """
+    block, rest = divmod(units * processes, pipeline)
+    if rest or block % tensor or (processes % block and block % processes):
+        return None
+    return block // tensor
+
+
+def smallest_copy(processes: int, tensor: int, pipeline: int) -> int:
+    """Fewest nodes that one copy of this cut fills."""
+    return next(
+        units
+        for units in range(1, tensor * pipeline * processes + 1)
+        if shard_degree(processes, tensor, pipeline, units)
+    )
+
+
+def _check_product(model: ModelShape, tensor: int | None, pipeline: int | None, inventory: Inventory) -> None:
+    processes, nodes = inventory.node.processes, inventory.max_nodes
+    asked = (tensor or 1, pipeline or 1)
+    needed, available = asked[0] * asked[1], nodes * processes
+    if needed <= available:
+        if processes % asked[0]:
+            return  # said better by the next check
+        units = smallest_copy(processes, *asked)
+        if units <= nodes:
+            return
+        needs = f"{needed} processes, which fill whole nodes only from {units} nodes on, but {nodes} nodes x"
+        least_nodes = units
+    else:
+        needs = f"{needed} processes, but {nodes} nodes x"
+        least_nodes = math.ceil(needed / processes)
+    best = min(
+        (
+            (t, p)
+            for t in tensor_degrees(model, processes)
+            for p in pipeline_degrees(model)
+            if t * p <= available and smallest_copy(processes, t, p) <= nodes
+        ),
+        key=lambda pair: (abs(math.log(pair[0] / asked[0])) + abs(math.log(pair[1] / asked[1])), pair),
+    )
+    both = tensor is not None and pipeline is not None
+    raise NothingFits(
+        AXES if both else f"{AXES}.{'tensor' if tensor is not None else 'pipeline'}",
+        {"tensor": tensor, "pipeline": pipeline} if both else tensor or pipeline,
+        f"data 1 x tensor {asked[0]} x pipeline {asked[1]} = {needs} {processes} processes = {available} are "
+        f"available; nearest that fits: tensor {best[0]} x pipeline {best[1]}",
+        f"set tensor to {best[0]} and pipeline to {best[1]}, or spec.scale.maxNodes to {least_nodes}",
+    )
+
+
+def _check_node(model: ModelShape, tensor: int, processes: int) -> None:
+    if processes % tensor == 0:
+        return
+    allowed = tensor_degrees(model, processes)
+    if tensor > processes:
+        message = f"tensor {tensor} needs {tensor} processes in one node, but a node has {processes}"
+    else:
+        equation = _ratio(processes, tensor)
+        message = f"tensor {tensor} does not divide the {processes} processes of a node ({equation})"
+    raise NothingFits(
+        f"{AXES}.tensor",
+        tensor,
+        f"{message}; nearest that fits: {nearest(tensor, allowed)}",
+        f"set tensor to {nearest(tensor, allowed)}, or give each node a multiple of {tensor} processes",
+    )
+
+
+def _equation(axis: str, degree: int, number: int, what: str, allowed: list[int]) -> str:
+    return (
+        f"{axis} {degree} does not divide {number} {what} ({_ratio(number, degree)}); "
+        f"nearest that fits: {nearest(degree, allowed)}"
+    )
+
+
+def _ratio(number: int, degree: int) -> str:
+    return f"{number} / {degree} = {number / degree:.2f}"
+
+
+def _use(axis: str, allowed: list[int]) -> str:
+    return f"set {axis} to one of: {', '.join(map(str, allowed))}"

@@ -1,0 +1,235 @@
+"""The plan for every size of a run. Pure, deterministic and fast; called by the controller and the CLI.
+
+1. Refuse pins and batches that cannot be (`rules`). 2. Take the first cut that fits, in the order of
+`candidates`: it is kept over the whole path, so that losing a node re-wires and never reshapes. 3. Where the
+batch is too small for that cut on the largest size, take another that uses more nodes if it is faster. 4. For
+each size: the micro-batch, the predictions, the copies, and whether the size is worth anything.
+
+It must never call a plan that does not fit in memory one that fits, nor promise a copy of the state that is
+not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainingrun.planner import advice, reasons, rules
+from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
+from trainingrun.planner.layout import state_copies
+from trainingrun.planner.memory import available_bytes, fits, memory_bill
+from trainingrun.planner.parameters import count_parameters
+from trainingrun.planner.time import predict
+from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
+from trainingrun.protocol.records import Rung
+
+PLANNER_VERSION = "0.1.0"
+
+FASTER = 1.1  # another cut must be this much faster before it replaces the simplest one that fits
+GOOD_ENOUGH = 1.02  # a smaller micro-batch is taken when its step is at most this much slower than the best
+
+
+@dataclass(frozen=True)
+class Problem:
+    model: ModelShape
+    training: TrainingShape
+    inventory: Inventory
+
+
+def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
+    """Raises PlanInputError when the question is wrong, NothingFits when no size of the inventory can do
+    it."""
+    problem = Problem(model, training, inventory)
+    rules.check_sequence(model, training)
+    rules.check_pins(model, training, inventory)
+    tried = _tried(problem)
+    fitting = [candidate for candidate in tried if candidate.fits]
+    if not fitting:
+        raise advice.nothing_fits(model, training, inventory, tried)
+    chosen = _choose(problem, fitting)
+    rungs: list[PlannedRung] = []
+    for nodes in range(inventory.min_nodes, inventory.max_nodes + 1):
+        rungs.append(_rung(problem, chosen, nodes, best_before=_last_useful(rungs)))
+    return PlanPath(
+        rungs=tuple(rungs),
+        parameters=count_parameters(model),
+        reason=reasons.of_cut(model, training, inventory, chosen, tried),
+        planner_version=PLANNER_VERSION,
+    )
+
+
+def _tried(problem: Problem) -> list[Candidate]:
+    """Up to the fewest nodes on which a copy fits: cutting it over more nodes only costs copies."""
+    tried: list[Candidate] = []
+    enough = problem.inventory.max_nodes
+    for candidate in candidates(problem.model, problem.training, problem.inventory.node, max_units=enough):
+        if candidate.units > enough:
+            break
+        tried.append(candidate)
+        if candidate.fits:
+            enough = candidate.units
+    return tried
+
+
+def rung_of(
+    model: ModelShape, training: TrainingShape, inventory: Inventory, candidate: Candidate, nodes: int
+) -> PlannedRung:
+    """One size of one cut, whether it is the chosen one or not. For comparisons."""
+    return _rung(Problem(model, training, inventory), candidate, nodes, best_before=None)
+
+
+def _choose(problem: Problem, fitting: list[Candidate]) -> Candidate:
+    """The simplest that fits, unless the batch keeps it from the larger sizes and another is faster there."""
+    chosen = fitting[0]
+    reach = _reach(problem, chosen)
+    if reach == problem.inventory.max_nodes // chosen.units * chosen.units:
+        return chosen
+    speed = _speed(problem, chosen, reach)
+    for candidate in fitting[1:]:
+        further = _reach(problem, candidate)
+        if further > reach and _speed(problem, candidate, further) >= FASTER * speed:
+            chosen, reach, speed = candidate, further, _speed(problem, candidate, further)
+    return chosen
+
+
+def _reach(problem: Problem, candidate: Candidate) -> int:
+    """Most nodes on which every rank has work; at least one copy's."""
+    units = candidate.units
+    for nodes in range(problem.inventory.max_nodes // units * units, units, -units):
+        replicate = candidate.cut.copies_on(nodes, problem.inventory.node.processes)
+        if split(problem.training, candidate.cut, replicate, micro_batch=1):
+            return nodes
+    return units
+
+
+def _speed(problem: Problem, candidate: Candidate, nodes: int) -> float:
+    return _rung(problem, candidate, nodes, best_before=None).tokens_per_second
+
+
+def _last_useful(rungs: list[PlannedRung]) -> PlannedRung | None:
+    return next((planned for planned in reversed(rungs) if planned.rung.useful), None)
+
+
+def _rung(
+    problem: Problem, candidate: Candidate, nodes: int, *, best_before: PlannedRung | None
+) -> PlannedRung:
+    """`nodes` that do not hold whole copies do what the next smaller size does, and are marked as useless."""
+    cut, training, node = candidate.cut, problem.training, problem.inventory.node
+    used = max(candidate.units, nodes // candidate.units * candidate.units)
+    replicate = cut.copies_on(used, node.processes)
+    chosen = _split(problem, candidate, replicate)
+    idle = _idle(candidate, nodes, replicate, chosen, training, best_before)
+    # Ranks without work still take part with padding, so the numbers of a useless size are real ones.
+    batch = chosen or Split(
+        1, cut.pipeline, replicate * cut.shard * cut.pipeline - training.global_batch_sequences
+    )
+    times = predict(
+        problem.model,
+        training,
+        node,
+        cut,
+        replicate=replicate,
+        micro_batch=batch.micro_batch,
+        accumulation=batch.accumulation,
+    )
+    bill = memory_bill(
+        problem.model,
+        training,
+        node,
+        cut,
+        replicate=replicate,
+        micro_batch=batch.micro_batch,
+        accumulation=batch.accumulation,
+    )
+    copies = state_copies(cut, replicate, node.processes)
+    why = (
+        reasons.of_sharding(cut, replicate, node, candidate.units),
+        reasons.of_batch(batch, replicate * cut.shard, training),
+        reasons.of_copies(copies, used),
+        idle or "useful: every rank has work, and fewer sequences each than on a smaller size",
+    )
+    tokens = training.global_batch_sequences * training.sequence_length
+    world = replicate * cut.processes
+    computed = training.global_batch_sequences + batch.padding
+    return PlannedRung(
+        rung=Rung(
+            nodes=nodes,
+            processes_per_node=node.processes,
+            pipeline=cut.pipeline,
+            replicate=replicate,
+            shard=cut.shard,
+            tensor=cut.tensor,
+            micro_batch=batch.micro_batch,
+            accumulation=batch.accumulation,
+            padding_sequences=batch.padding,
+            state_copies=copies,
+            useful=not idle,
+            reason=idle,
+        ),
+        memory=bill,
+        available_bytes=available_bytes(node),
+        step_seconds=times.total,
+        tokens_per_second=tokens / times.total,
+        model_flops_per_step=times.flops,
+        flops_utilisation=times.flops / (times.total * node.flops_per_second * world),
+        bubble=times.bubble,
+        communication=times.communication / times.total,
+        padding=batch.padding / computed,
+        reasons=why,
+    )
+
+
+def _split(problem: Problem, candidate: Candidate, replicate: int) -> Split | None:
+    """The micro-batch with the shortest step, or the smallest that is nearly as good: memory is better left
+    free."""
+    cut, training, node = candidate.cut, problem.training, problem.inventory.node
+    weighed: list[tuple[Split, float]] = []
+    for size in micro_batches(training, cut, replicate):
+        found = split(training, cut, replicate, micro_batch=size)
+        if found is None:
+            break  # larger ones fill a pipeline even less
+        bill = memory_bill(
+            problem.model,
+            training,
+            node,
+            cut,
+            replicate=replicate,
+            micro_batch=size,
+            accumulation=found.accumulation,
+        )
+        if not fits(bill, node):
+            continue  # the last one, with nothing to accumulate, may fit again
+        times = predict(
+            problem.model,
+            training,
+            node,
+            cut,
+            replicate=replicate,
+            micro_batch=size,
+            accumulation=found.accumulation,
+        )
+        weighed.append((found, times.total))
+    if not weighed:
+        return None
+    best = min(seconds for _, seconds in weighed)
+    return next(found for found, seconds in weighed if seconds <= GOOD_ENOUGH * best)
+
+
+def _idle(
+    candidate: Candidate,
+    nodes: int,
+    replicate: int,
+    chosen: Split | None,
+    training: TrainingShape,
+    best_before: PlannedRung | None,
+) -> str:
+    """Why this size is worth nothing, or an empty string."""
+    if nodes < candidate.units:
+        return reasons.too_small(candidate, nodes)
+    if nodes % candidate.units:
+        return reasons.uneven(candidate, nodes)
+    if chosen is None:
+        return reasons.too_little_work(candidate.cut, replicate, training)
+    if best_before is not None:
+        rung = best_before.rung
+        if chosen.per_rank >= rung.micro_batch * rung.accumulation:
+            return reasons.no_faster(chosen, rung)
+    return ""

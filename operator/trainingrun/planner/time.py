@@ -1,0 +1,164 @@
+"""Predicted time of a step: a first, honest model that says where the time goes. Pure arithmetic; no clock.
+
+FLOPs of the model per step (each matrix product once forward, twice backward; nothing is recomputed):
+
+    3 x tokens x (2 x matmul parameters + 4 x sequence x heads x head size x layers)
+
+The attention term counts the whole square, as the papers do. Collectives take the time of a ring: an
+all-reduce of n bytes over g ranks moves 2 (g-1)/g n through each, a gather or a scatter half of that; groups
+that share a node's link share its speed. Nothing overlaps on CPUs; on accelerators most of the sharding
+traffic hides behind compute."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trainingrun.planner.layout import Cut, Group, group
+from trainingrun.planner.parameters import matmul_parameters, stage_parameters
+from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
+
+HIDDEN_SHARE = 0.6  # of the compute time, in which accelerators hide gathers and scatters
+LOCAL_HOP_SECONDS = 20e-6
+CROSS_HOP_SECONDS = 50e-6
+OPTIMIZER_PASSES = 7  # AdamW reads weight, gradient and two moments, and writes weight and moments
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step by part. `flops` counts the sequences that weigh, not the padding."""
+
+    compute: float
+    bubble_seconds: float
+    communication: float  # exposed
+    optimizer: float
+    bubble: float  # (p-1)/(m+p-1)
+    flops: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.bubble_seconds + self.communication + self.optimizer
+
+
+def model_flops(model: ModelShape, training: TrainingShape, sequences: int) -> float:
+    """FLOPs of forward and backward over `sequences` sequences."""
+    return (
+        3.0
+        * sequences
+        * training.sequence_length
+        * _flops_per_token(model, training, model.layers, head=True)
+    )
+
+
+def _flops_per_token(model: ModelShape, training: TrainingShape, layers: int, *, head: bool) -> float:
+    attention = 4 * training.sequence_length * model.attention_heads * model.head_dim * layers
+    return 2.0 * matmul_parameters(model, layers, head=head) + attention
+
+
+def predict(
+    model: ModelShape,
+    training: TrainingShape,
+    node: NodeShape,
+    cut: Cut,
+    *,
+    replicate: int,
+    micro_batch: int,
+    accumulation: int,
+) -> StepTime:
+    """The step time of `replicate` copies of this cut. The slowest stage sets the pace; it is the last, with
+    the head."""
+    size = training.parameter_bytes
+    tokens = micro_batch * training.sequence_length
+    layers = model.layers // cut.pipeline
+    hidden = size * tokens * model.hidden_size
+
+    per_token = _flops_per_token(model, training, layers, head=True)
+    compute = 3.0 * tokens * per_token / cut.tensor / node.flops_per_second
+
+    tensor_group = group(1, cut.tensor, node.processes)
+    # Two all-reduces forward and two backward in each layer; one more for the embedding and one for the head.
+    tensor_seconds = (4 * layers + 2) * _all_reduce(hidden, tensor_group, node)
+    transfer = 0.0
+    if cut.pipeline > 1:
+        stage_group = group(replicate * cut.shard * cut.tensor, cut.pipeline, node.processes)
+        transfer = 2 * _transfer(hidden, stage_group, node)
+
+    slots = accumulation + cut.pipeline - 1
+    bubble = (cut.pipeline - 1) / slots
+    moving = slots * (tensor_seconds + transfer)
+    moving += _data_parallel(model, training, node, cut, replicate, accumulation, compute)
+
+    own = max(
+        -(-stage_parameters(model, cut.pipeline, stage, cut.tensor).total // cut.shard)
+        for stage in (0, cut.pipeline - 1)
+    )
+    return StepTime(
+        compute=accumulation * compute,
+        bubble_seconds=(cut.pipeline - 1) * compute,
+        communication=moving,
+        optimizer=OPTIMIZER_PASSES * size * own / node.memory_bytes_per_second,
+        bubble=bubble,
+        flops=model_flops(model, training, training.global_batch_sequences),
+    )
+
+
+def _data_parallel(
+    model: ModelShape,
+    training: TrainingShape,
+    node: NodeShape,
+    cut: Cut,
+    replicate: int,
+    accumulation: int,
+    compute: float,
+) -> float:
+    """Exposed seconds of gathers and scatters over `shard`, and of the gradients' sum over `replicate`.
+
+    Sharded weights are gathered for forward and backward of each micro-batch; a pipeline does that once a
+    step, since its stages stay gathered. Gradients are scattered, and replicas add up, once a step."""
+    stages = [stage_parameters(model, cut.pipeline, stage, cut.tensor) for stage in (0, cut.pipeline - 1)]
+    fullest = max(stages, key=lambda stage: stage.total)
+    whole = training.parameter_bytes * fullest.total
+    shard_group = group(cut.tensor, cut.shard, node.processes)
+    rings = 2 if cut.pipeline > 1 else 2 * accumulation + 1
+    moving = rings * _ring(whole, shard_group, node, messages=fullest.layers + 1)
+    if node.device != "cpu":
+        moving = max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
+    replicas = group(cut.tensor * cut.shard, replicate, node.processes)
+    summed = _all_reduce(whole / cut.shard, replicas, node)
+    return moving + summed
+
+
+def _ring(payload: float, members: Group, node: NodeShape, *, messages: int = 1) -> float:
+    """A gather or a scatter of `payload` bytes in `messages` parts."""
+    if members.size == 1:
+        return 0.0
+    volume = payload * (members.size - 1) / members.size
+    hops = messages * math.ceil(math.log2(members.size))
+    seconds = volume / node.local_link_bytes_per_second + hops * LOCAL_HOP_SECONDS
+    if members.crosses_nodes:
+        crossing = volume * members.rings_per_node / node.link_bytes_per_second
+        seconds = max(seconds, crossing + hops * CROSS_HOP_SECONDS)
+    return seconds
+
+
+def _all_reduce(payload: float, members: Group, node: NodeShape) -> float:
+    return 2 * _ring(payload, members, node)
+
+
+def _transfer(payload: float, stages: Group, node: NodeShape) -> float:
+    """One hidden state from a stage to the next; where stages cross nodes, all of a node's ranks send at
+    once."""
+    if stages.crosses_nodes:
+        return payload * node.processes / node.link_bytes_per_second + CROSS_HOP_SECONDS
+    return payload / node.local_link_bytes_per_second + LOCAL_HOP_SECONDS
+
+
+def flops_equation(model: ModelShape, training: TrainingShape) -> str:
+    """The formula of this module with its numbers, for people."""
+    tokens = training.global_batch_sequences * training.sequence_length
+    weights = matmul_parameters(model, model.layers, head=True)
+    total = model_flops(model, training, training.global_batch_sequences)
+    return (
+        f"3 x {tokens} tokens x (2 x {weights} matmul parameters + 4 x {training.sequence_length} sequence "
+        f"x {model.attention_heads} heads x {model.head_dim} head size x {model.layers} layers) = {total:.4g} FLOPs"
+    )

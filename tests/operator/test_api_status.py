@@ -1,0 +1,147 @@
+"""The status: its form, and that it stays small whatever happens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainingrun.api.conditions import initial_conditions
+from trainingrun.api.constants import Cause, LostPart
+from trainingrun.api.status import (
+    FAILURE_MESSAGE_LIMIT,
+    RECENT_DISRUPTIONS,
+    Disruption,
+    Goodput,
+    TrainingRunStatus,
+    read_status,
+    status_json,
+)
+
+FULL: dict[str, Any] = {
+    "observedGeneration": 4,
+    "conditions": initial_conditions(4, 1_796_040_000),
+    "resolved": {"revision": "small-r1", "planner": "0.1.0", "dataFingerprint": "blake2b:77"},
+    "plan": {
+        "nodes": 2,
+        "axes": {"data": 2, "replicate": 2, "shard": 1, "tensor": 2, "pipeline": 1},
+        "microBatch": 4,
+        "accumulation": 4,
+        "paddingPermille": 0,
+        "stateCopies": 2,
+        "memoryMiB": 812,
+        "availableMiB": 2048,
+        "stepMillis": 390,
+        "predictedStepMillis": 410,
+        "reason": "tensor 2 pinned",
+    },
+    "membership": {
+        "epoch": 3,
+        "cause": "Infrastructure",
+        "nodes": {"training": 2, "joining": 0, "pending": 0, "terminating": 0},
+        "summary": "2/2",
+        "since": "2026-11-30T03:09:51Z",
+    },
+    "progress": {
+        "step": 140,
+        "totalSteps": 300,
+        "tokens": 573440,
+        "loss": "3.4182",
+        "tokensPerSecond": 10503,
+        "estimatedCompletionTime": "2026-11-30T06:54:00Z",
+        "updateTime": "2026-11-30T03:12:00Z",
+    },
+    "checkpoint": {
+        "memoryStep": 139,
+        "durable": {"step": 120, "epoch": 2, "manifest": "step-00000120.e0002"},
+    },
+    "disruptions": {
+        "accountedEpoch": 3,
+        "byCause": [{"cause": "Infrastructure", "count": 1}],
+        "lostSteps": 1,
+        "recent": [
+            {
+                "epoch": 3,
+                "cause": "Infrastructure",
+                "node": "node-1",
+                "recoverMillis": 1800,
+                "source": "Memory",
+                "lostSteps": 1,
+            }
+        ],
+    },
+    "goodput": {
+        "permille": 941,
+        "wallSeconds": 120,
+        "productiveSeconds": 113,
+        "lost": [{"part": "Restore", "seconds": 7}],
+    },
+    "output": {"export": "file:///data/model"},
+    "failure": {"cause": "Application", "slot": 1, "node": "node-1", "exitCode": 1, "message": "ValueError"},
+}
+
+
+def test_a_full_status_reads_and_writes_the_same() -> None:
+    assert status_json(read_status(FULL)) == FULL
+
+
+def test_an_empty_status_is_a_status() -> None:
+    assert status_json(read_status({})) == {"observedGeneration": 0, "conditions": []}
+
+
+def test_a_field_of_a_newer_controller_is_no_error() -> None:
+    newer = {**FULL, "quarantine": [{"node": "n3"}]}
+    assert status_json(read_status(newer)) == FULL
+
+
+def test_blocks_are_built_by_their_python_names() -> None:
+    goodput = Goodput(permille=900, wall_seconds=10, productive_seconds=9)
+    built = status_json(TrainingRunStatus(observed_generation=1, goodput=goodput))
+    assert built["goodput"] == {"permille": 900, "wallSeconds": 10, "productiveSeconds": 9, "lost": []}
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "value"),
+    [
+        ("goodput", "permille", 1001),
+        ("membership", "cause", "Weather"),
+        ("membership", "since", "yesterday"),
+        ("progress", "loss", "low"),
+        ("progress", "step", -1),
+        ("failure", "message", "x" * (FAILURE_MESSAGE_LIMIT + 1)),
+        ("output", "export", "x" * 2000),
+    ],
+)
+def test_what_the_crd_would_refuse_is_refused_before_it_is_sent(
+    block: str, field: str, value: object
+) -> None:
+    with pytest.raises(ValidationError):
+        read_status({**FULL, block: {**FULL[block], field: value}})
+
+
+def test_the_newest_disruptions_are_bounded() -> None:
+    one = FULL["disruptions"]["recent"][0]
+    too_many = {**FULL["disruptions"], "recent": [one] * (RECENT_DISRUPTIONS + 1)}
+    with pytest.raises(ValidationError):
+        read_status({**FULL, "disruptions": too_many})
+
+
+def test_the_largest_status_stays_below_its_budget() -> None:
+    longest = Disruption(
+        epoch=2**53, cause=Cause.INFRASTRUCTURE, node="n" * 253, recover_millis=2**53, source="Initial"
+    )
+    largest = {
+        **FULL,
+        "conditions": [{**one, "message": "m" * 1024} for one in FULL["conditions"]],
+        "disruptions": {
+            "accountedEpoch": 2**53,
+            "byCause": [{"cause": cause.value, "count": 2**53} for cause in Cause],
+            "lostSteps": 2**53,
+            "recent": [longest.model_dump(mode="json", by_alias=True)] * RECENT_DISRUPTIONS,
+        },
+        "goodput": {**FULL["goodput"], "lost": [{"part": part.value, "seconds": 2**53} for part in LostPart]},
+        "failure": {**FULL["failure"], "message": "x" * FAILURE_MESSAGE_LIMIT},
+    }
+    assert len(json.dumps(status_json(read_status(largest)))) < 32 * 1024

@@ -1,0 +1,397 @@
+"""decide: one test for each step and rule."""
+
+from __future__ import annotations
+
+from tests.operator.control_builders import (
+    START,
+    a_pod,
+    a_run,
+    a_spec,
+    condition,
+    done,
+    failed,
+    kinds,
+    told,
+    with_status,
+    written,
+)
+from tests.operator.fake_port import a_rung
+from trainingrun.api.status import read_status
+from trainingrun.control.decide import decide
+from trainingrun.control.effects import CreatePod, CreateRevision, DeletePod
+from trainingrun.control.observed import PlanFailure, PlanPending, PlanResult
+from trainingrun.ports import PodPhase
+from trainingrun.protocol.messages import AgentPhase, MemberView, Progress, RunView
+from trainingrun.protocol.records import EpochSummary, Lost, RankExit, Restore, RestoreSource
+
+NOW = START + 5.0
+PLAN = PlanResult((a_rung(1), a_rung(2)), {"reason": "fits"}, "0.1.0", "data parallel only")
+
+
+def created(decision):
+    return [
+        (effect.template.slot, effect.template.incarnation)
+        for effect in decision.effects
+        if isinstance(effect, CreatePod)
+    ]
+
+
+def deleted(decision):
+    return [effect.name for effect in decision.effects if isinstance(effect, DeletePod)]
+
+
+def training_view(epoch=1, *, slots=(0, 1), step=120, first_step_at=START + 3.0, blocked="", **fields):
+    members = tuple(
+        MemberView(slot, 0, f"node-{slot}", AgentPhase.RUNNING, epoch, "", 0.1, True) for slot in slots
+    )
+    summary = EpochSummary(epoch, first_step_at, 1, step, NOW - 0.1, step * 4096, 0.1)
+    progress = Progress(step, 3.25, step * 4096, 40960.0, 1e-3, 300, summary)
+    defaults = {"proposing": False, "waiting_for": "", "restore": Restore(RestoreSource.MEMORY, step - 1)}
+    values = {**defaults, **fields}
+    return RunView("uid-demo", epoch, members, progress, blocked=blocked, suspicious_of_self=False, **values)
+
+
+# ---- before the start
+
+
+def test_a_run_that_is_being_deleted_is_left_alone():
+    assert kinds(decide(a_run().pod(0).is_deleted().observed(), NOW)) == []
+
+
+def test_an_invalid_spec_is_said_in_status_and_creates_nothing():
+    decision = decide(a_run().unplanned().invalid("spec.model: missing").observed(), NOW)
+    assert kinds(decision) == ["WriteStatus", "EmitEvent"]
+    ready, stalled = (condition(written(decision), kind) for kind in ("Ready", "Stalled"))
+    assert (ready["status"], ready["reason"], ready["message"]) == (
+        "False",
+        "InvalidSpec",
+        "spec.model: missing",
+    )
+    assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
+
+
+def test_an_invalid_edit_does_not_touch_a_run_that_trains():
+    run = a_run().pod(0).pod(1).epoch(1).invalid()
+    decision = decide(run.observed(), NOW)
+    assert "DeletePod" not in kinds(decision)
+    ready = condition(written(decision), "Ready")
+    assert ready["reason"] == "InvalidSpec"
+    assert "goes on with demo-r1" in ready["message"]
+
+
+def test_a_new_run_is_planned_first():
+    decision = decide(a_run().unplanned().observed(), NOW)
+    assert kinds(decision) == ["MakePlan", "WriteStatus"]
+    assert condition(written(decision), "Ready")["reason"] == "Planning"
+
+
+def test_a_plan_in_the_making_is_waited_for():
+    first = decide(a_run().unplanned().observed(), NOW)
+    again = with_status(a_run().unplanned(PlanPending()), first)
+    assert kinds(decide(again.observed(), NOW)) == []
+
+
+def test_a_plan_is_frozen_in_a_revision():
+    decision = decide(a_run().unplanned(PLAN).observed(), NOW)
+    revision = next(effect.revision for effect in decision.effects if isinstance(effect, CreateRevision))
+    assert (revision.name, revision.run_uid, revision.revision) == ("demo-r1", "uid-demo", 1)
+    assert revision.rungs == PLAN.rungs
+    assert revision.spec == a_spec()
+    assert revision.nonce
+    assert "demo-r1: data parallel only" in told(decision)
+
+
+def test_the_same_plan_gives_the_same_revision():
+    first, second = (decide(a_run().unplanned(PLAN).observed(), at) for at in (NOW, NOW + 9))
+    assert first.effects[0] == second.effects[0]
+
+
+def test_a_plan_that_fits_nowhere_stalls_the_run_without_failing_it():
+    decision = decide(a_run().unplanned(PlanFailure("needs 90 GiB, there are 8")).observed(), NOW)
+    status = written(decision)
+    assert condition(status, "Stalled")["reason"] == "PlanInfeasible"
+    assert condition(status, "Planned")["message"] == "needs 90 GiB, there are 8"
+    assert condition(status, "Failed")["status"] == "False"
+
+
+def test_every_condition_is_set_on_the_first_visit():
+    status = written(decide(a_run().unplanned().observed(), NOW))
+    types = {item["type"] for item in status["conditions"]}
+    assert types == {
+        "Ready",
+        "Reconciling",
+        "Stalled",
+        "Planned",
+        "CheckpointFresh",
+        "Complete",
+        "Failed",
+    }
+    assert all(item["observedGeneration"] == 1 for item in status["conditions"])
+
+
+# ---- seats
+
+
+def test_every_seat_gets_a_pod():
+    decision = decide(a_run().observed(), NOW)
+    assert created(decision) == [(0, 0), (1, 0)]
+    assert kinds(decision)[:3] == ["CreatePod", "CreatePod", "WriteStatus"]
+
+
+def test_no_more_seats_than_the_frozen_plan_has_a_rung_for():
+    assert len(created(decide(a_run(a_spec(maxNodes=9)).largest(3).observed(), NOW))) == 3
+
+
+def test_fewer_nodes_wanted_removes_the_highest_seats():
+    run = a_run(a_spec(maxNodes=1)).pod(0).pod(1)
+    decision = decide(run.observed(), NOW)
+    assert deleted(decision) == ["demo-1-0"]
+    assert created(decision) == []
+
+
+def test_a_healthy_pod_is_kept():
+    decision = decide(a_run().pod(0).pod(1, {"phase": PodPhase.PENDING, "node": ""}).observed(), NOW)
+    assert created(decision) == deleted(decision) == []
+
+
+def test_a_failed_pod_is_deleted_before_the_next_incarnation_is_created():
+    run = a_run().pod(0).pod(1, failed()).epoch(1)
+    decision = decide(run.observed(), NOW)
+    assert kinds(decision)[:2] == ["DeletePod", "CreatePod"]
+    assert deleted(decision) == ["demo-1-0"]
+    assert created(decision) == [(1, 1)]
+    assert "slot 1 gets demo-1-1: its pod ended with exit code 1 (Application)" in told(decision)
+
+
+def test_a_pod_that_is_being_deleted_is_replaced_without_waiting_for_its_end():
+    run = a_run().pod(0).pod(1, {"terminating": True}).epoch(1)
+    assert created(decide(run.observed(), NOW)) == [(1, 1)]
+
+
+def test_a_pod_on_a_lost_node_is_replaced():
+    run = a_run().pod(0).pod(1, {"phase": PodPhase.FAILED, "reason": "NodeLost"}).epoch(1)
+    decision = decide(run.observed(), NOW)
+    assert created(decision) == [(1, 1)]
+    assert "slot 1 gets demo-1-1: node node-1 is lost" in told(decision)
+
+
+def test_a_pod_that_left_is_replaced():
+    run = a_run().pod(0).pod(1, failed(75, "Left", "")).epoch(1)
+    assert created(decide(run.observed(), NOW)) == [(1, 1)]
+
+
+def test_a_pod_that_crash_loops_too_long_is_replaced():
+    looping = {"reason": "CrashLoopBackOff", "crash_looping_seconds": 5.5}
+    briefly = {"reason": "CrashLoopBackOff", "crash_looping_seconds": 4.5}
+    decision = decide(a_run().pod(0, briefly).pod(1, looping).epoch(1).observed(), NOW)
+    assert created(decision) == [(1, 1)]
+
+
+def test_the_next_incarnation_is_above_all_that_were_ever_seen():
+    run = a_run().pod(0, incarnation=4).pod(1, {"terminating": True}, incarnation=7)
+    run.epoch(1, incarnations={0: 4, 1: 9})
+    assert created(decide(run.observed(), NOW)) == [(1, 10)]
+
+
+def test_a_foreign_pod_with_our_name_is_stepped_around_and_told():
+    run = a_run().pod(0).pod(1, {"run_uid": "somebody-else"})
+    decision = decide(run.observed(), NOW)
+    assert created(decision) == [(1, 1)]
+    assert deleted(decision) == []
+    assert "the name demo-1-0 belongs to a pod of another owner; created demo-1-1 instead" in told(decision)
+
+
+def test_an_older_duplicate_of_a_seat_is_removed():
+    run = a_run().pod(0).pod(0, incarnation=1).pod(1)
+    decision = decide(run.observed(), NOW)
+    assert deleted(decision) == ["demo-0-0"]
+    assert created(decision) == []
+
+
+def test_pods_that_never_join_are_made_ever_more_slowly():
+    waits = []
+    for incarnation in range(9):
+        run = a_run().pod(0).pod(1, failed(created_at=START), incarnation=incarnation)
+        decision = decide(run.observed(), START)
+        assert created(decision) == []
+        waits.append(decision.revisit_at - START)
+        due = decide(run.observed(), decision.revisit_at)
+        assert created(due) == [(1, incarnation + 1)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_member_of_an_epoch_is_replaced_at_once():
+    run = a_run().pod(0).pod(1, failed(created_at=START), incarnation=6).epoch(1, incarnations={1: 6})
+    assert created(decide(run.observed(), START)) == [(1, 7)]
+
+
+def test_a_pod_that_finished_its_part_is_left_alone_while_another_saves():
+    run = a_run().pod(0).pod(1, done()).epoch(1)
+    decision = decide(run.observed(), NOW)
+    assert created(decision) == deleted(decision) == []
+
+
+def test_pods_that_finished_are_needed_again_when_nobody_finished_the_run():
+    lost = {"phase": PodPhase.FAILED, "reason": "NodeLost"}
+    decision = decide(a_run().pod(0, lost).pod(1, done()).epoch(1).observed(), NOW)
+    assert created(decision) == [(0, 1), (1, 1)]
+
+
+# ---- the end
+
+
+def test_a_final_termination_completes_the_run():
+    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    decision = decide(run.observed(), NOW)
+    status = written(decision)
+    assert condition(status, "Complete")["status"] == "True"
+    assert condition(status, "Ready")["status"] == "True"
+    assert condition(status, "Reconciling")["status"] == "False"
+    assert status["progress"]["step"] == 300
+    assert status["output"] == {"export": "/models/demo"}
+    assert created(decision) == []
+
+
+def test_ending_before_the_last_step_is_no_completion():
+    run = a_run().pod(0, done(step=299, export="/models/demo")).pod(1).epoch(1)
+    assert condition(written(decide(run.observed(), NOW)), "Complete")["status"] == "False"
+
+
+def test_ending_without_the_export_is_no_completion():
+    run = a_run().pod(0, done()).pod(1).epoch(1)
+    assert condition(written(decide(run.observed(), NOW)), "Complete")["status"] == "False"
+
+
+def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
+    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    over = with_status(run, decide(run.observed(), NOW))
+    decision = decide(over.observed(), NOW + 60)
+    assert kinds(decision) == ["DeletePod"]
+    assert deleted(decision) == ["demo-1-0"]
+    over.pods.clear()
+    assert kinds(decide(over.observed(), NOW + 120)) == []
+
+
+def test_a_bad_configuration_fails_the_run_at_once():
+    run = a_run().pod(0, failed(64, "BadConfiguration", "spec.data.sources[0].uri: no such file")).epoch(1)
+    decision = decide(run.observed(), NOW)
+    status = written(decision)
+    assert condition(status, "Failed")["reason"] == "BadConfiguration"
+    assert condition(status, "Stalled")["status"] == "True"
+    assert status["failure"] == {
+        "cause": "Application",
+        "slot": 0,
+        "node": "node-0",
+        "exitCode": 64,
+        "message": "spec.data.sources[0].uri: no such file",
+    }
+    assert created(decision) == []
+
+
+def test_no_usable_checkpoint_fails_the_run_at_once():
+    run = a_run().pod(0, failed(66, "NoUsableCheckpoint", "3 checkpoints, all damaged")).epoch(1)
+    assert (
+        condition(written(decide(run.observed(), NOW)), "Failed")["message"] == "3 checkpoints, all damaged"
+    )
+
+
+def test_a_block_that_membership_reports_fails_the_run():
+    view = training_view(blocked="NoUsableCheckpoint: 3 checkpoints, none can be used")
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(view)
+    status = written(decide(run.observed(), NOW))
+    assert condition(status, "Failed")["reason"] == "NoUsableCheckpoint"
+    assert condition(status, "Stalled")["status"] == "True"
+    assert status["failure"]["message"] == "3 checkpoints, none can be used"
+
+
+# ---- states, and status as a whole
+
+
+def test_a_run_that_trains_is_ready():
+    run = a_run().pod(0).pod(1).epoch(1, at=START + 2).seen_by_membership(training_view())
+    status = written(decide(run.observed(), NOW))
+    ready = condition(status, "Ready")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("True", "Training", "2 of 2 nodes")
+    assert condition(status, "Reconciling")["status"] == "False"
+    assert status["membership"]["summary"] == "2/2"
+    assert status["progress"]["loss"] == "3.25"
+    assert status["checkpoint"]["memoryStep"] == 119
+
+
+def test_a_run_at_a_smaller_size_is_ready_and_growing():
+    view = training_view(slots=(0,))
+    run = a_run().pod(0).pod(1, {"phase": PodPhase.PENDING}).epoch(1, slots=(0,)).seen_by_membership(view)
+    status = written(decide(run.observed(), NOW))
+    assert condition(status, "Ready")["message"] == "1 of 2 nodes"
+    assert condition(status, "Reconciling")["reason"] == "Growing"
+
+
+def test_a_run_whose_member_is_gone_is_recovering():
+    view = training_view(slots=(0,))
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(view)
+    assert condition(written(decide(run.observed(), NOW)), "Ready")["reason"] == "Recovering"
+
+
+def test_fewer_nodes_than_a_plan_needs_are_waited_for():
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(slots=()))
+    status = written(decide(run.observed(), NOW))
+    assert condition(status, "Ready")["reason"] == "WaitingForNodes"
+
+
+def test_without_membership_nothing_new_is_claimed():
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view())
+    run = with_status(run, decide(run.observed(), NOW))
+    run.view = None
+    assert kinds(decide(run.observed(), NOW + 30)) == []
+
+
+def test_status_is_what_the_api_model_says():
+    lost = (Lost(1, 0, "node-1", "Silent"),)
+    run = a_run().pod(0).pod(1, failed()).with_nodes(2, dead=(1,))
+    run.epoch(1).epoch(2, slots=(0,), lost=lost, last_step=120, restore_step=115, at=START + 200)
+    view = training_view(2, slots=(0,), first_step_at=START + 201)
+    run.seen_by_membership(view)
+    status = written(decide(run.observed(), START + 205))
+    model = read_status(status)
+    assert model.disruptions is not None and model.disruptions.lost_steps == 5
+    assert set(status) <= {field.alias or name for name, field in type(model).model_fields.items()}
+
+
+def test_progress_alone_is_written_in_intervals():
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(step=120))
+    run = with_status(run, decide(run.observed(), NOW))
+    run.seen_by_membership(training_view(step=121))
+    assert kinds(decide(run.observed(), NOW + 1.0)) == []
+    assert kinds(decide(run.observed(), NOW + 3.0)) == ["WriteStatus"]
+
+
+def test_a_recovery_is_told_in_one_line():
+    lost = (Lost(1, 0, "node-1", "Silent"),)
+    run = a_run().pod(0).pod(1, failed()).with_nodes(2, dead=(1,)).epoch(1)
+    run = with_status(run, decide(run.observed(), START + 101))
+    run.epoch(2, slots=(0,), lost=lost, last_step=123, restore_step=120, at=START + 200, detected_at=START + 199.5)
+    first = decide(run.observed(), START + 200.5)
+    assert not [line for line in told(first) if "lost (" in line]
+    run = with_status(run, first)
+    run.seen_by_membership(training_view(2, slots=(0,), first_step_at=START + 201.3))
+    second = decide(run.observed(), START + 202)
+    line = "node-1 lost (Infrastructure): 2 -> 1 node, restored step 120 from Memory, 3 steps lost, 1.8 s"
+    assert line in told(second)
+    run = with_status(run, second)
+    assert line not in told(decide(run.observed(), START + 203))
+
+
+def test_a_failure_by_a_process_is_told_with_its_cause():
+    exits = (RankExit(1, 0, 1, "ValueError: bad sample"),)
+    run = a_run().pod(0).pod(1).epoch(1)
+    run = with_status(run, decide(run.observed(), START + 101))
+    run.epoch(2, exits=exits, last_step=50, restore_step=50, at=START + 200)
+    run.seen_by_membership(training_view(2, first_step_at=START + 201))
+    [line] = told(decide(run.observed(), START + 202))
+    assert line.startswith("a process on node-1 died (Application): 2 nodes, restored step 50 from Memory, 0 steps")
+
+
+def test_a_pod_of_another_slot_is_no_member_of_a_seat():
+    run = a_run()
+    run.pods += [a_pod(0), a_pod(1, 3)]
+    assert created(decide(run.observed(), NOW)) == []

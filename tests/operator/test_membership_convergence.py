@@ -1,0 +1,147 @@
+"""Any order of faults converges: random losses, restarts, stops of the service, and two instances at once.
+
+The records are the judge: one record a number, each with the restore point that the one before allows, and
+after some quiet one epoch that runs on every live member.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.operator.membership_world import ModelAgent, Service, World
+
+from trainingrun.protocol.messages import AgentPhase
+from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
+
+SIZES = (1, 2, 3)
+SLOTS = st.sampled_from(range(len(SIZES)))
+
+
+class Story(RuleBasedStateMachine):
+    @initialize(warm=st.lists(st.sampled_from([0.0, 0.6, 3.0]), min_size=3, max_size=3))
+    def begin(self, warm: list[float]) -> None:
+        self.world = World(sizes=SIZES, hold=0.5)
+        self.seen: dict[str, Epoch] = {}
+        for slot, seconds in enumerate(warm):
+            self.world.agent(slot, warm_seconds=seconds, saves_every=5)
+        self.world.pass_time(8)
+
+    def agent(self, slot: int) -> ModelAgent:
+        return self.world.agents[slot]
+
+    @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 3.0, 7.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(slot=SLOTS)
+    def a_rank_dies(self, slot: int) -> None:
+        if self.agent(slot).alive and self.agent(slot).phase is AgentPhase.RUNNING:
+            self.agent(slot).rank_dies()
+
+    @rule(slot=SLOTS)
+    def a_node_is_killed(self, slot: int) -> None:
+        if self.agent(slot).alive:
+            self.agent(slot).kill()
+
+    @rule(slot=SLOTS, warm=st.sampled_from([0.0, 0.6, 3.0]))
+    def an_agent_restarts(self, slot: int, warm: float) -> None:
+        self.agent(slot).restart().warm_seconds = warm
+
+    @rule(slot=SLOTS)
+    def a_pod_is_replaced(self, slot: int) -> None:
+        self.agent(slot).replaced()
+
+    @rule(slot=SLOTS)
+    def an_agent_falls_silent_or_talks_again(self, slot: int) -> None:
+        self.agent(slot).talks = not self.agent(slot).talks
+
+    @rule(slot=SLOTS)
+    def an_agent_stops_to_obey_or_obeys_again(self, slot: int) -> None:
+        self.agent(slot).obeys = not self.agent(slot).obeys
+
+    @rule()
+    def the_service_is_killed_and_started(self) -> None:
+        self.world.service.start()
+
+    @rule(seconds=st.sampled_from([1.5, 30.0]))
+    def the_service_is_stopped_and_continued(self, seconds: float) -> None:
+        self.world.service_stopped(seconds)
+
+    @rule(count=st.integers(1, 2))
+    def replies_of_the_records_are_lost(self, count: int) -> None:
+        self.world.records.lose_replies = count
+
+    @rule(slot=SLOTS)
+    def an_agent_reaches_a_second_instance(self, slot: int) -> None:
+        if self.world.second is None:
+            self.world.second = Service(self.world, "other")
+        self.agent(slot).via = self.world.second
+
+    @rule(slot=SLOTS)
+    def an_agent_reaches_the_first_instance_again(self, slot: int) -> None:
+        self.agent(slot).via = None
+
+    @precondition(lambda self: self.world.second is not None)
+    @rule()
+    def the_second_instance_is_killed_and_started(self) -> None:
+        self.world.second.start()
+
+    @rule(seconds=st.sampled_from([0.3, 6.0]))
+    def the_records_are_away(self, seconds: float) -> None:
+        self.world.records.unavailable = True
+        self.world.pass_time(seconds)
+        self.world.records.unavailable = False
+
+    @invariant()
+    def the_records_are_sound(self) -> None:
+        records = list(self.world.records.epochs("uid-1"))
+        assert [record.epoch for record in records] == list(range(1, len(records) + 1))
+        for before, record in zip([None, *records], records, strict=False):
+            assert self.seen.setdefault(record.name, record) is record, "a record never changes"
+            assert len(record.members) == record.rung.nodes == len({member.slot for member in record.members})
+            if before is None:
+                assert record.trigger is Trigger.STARTED
+                continue
+            assert record.previous.epoch == before.epoch
+            kept = {member.session for member in before.members}
+            assert record.shares_member == any(member.session in kept for member in record.members)
+            assert {lost.slot for lost in record.lost} <= {member.slot for member in before.members}
+            if record.trigger is Trigger.MEMBER_LOST:
+                assert record.lost
+            if any(r.previous.durable for r in records[: record.epoch]):
+                assert record.restore.source is not RestoreSource.INITIAL, "never silently from step 0"
+
+    def teardown(self) -> None:
+        """Quiet: everybody lives, talks and obeys, and reaches the same instance."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.records.lose_replies = 0
+        for agent in list(world.agents.values()):
+            if not agent.alive or agent.refusal:
+                agent = agent.replaced()
+            agent.talks = agent.obeys = True
+            agent.via = None
+        world.pass_time(90)
+        live = {agent.session for agent in world.agents.values() if agent.alive}
+        newest = world.records.newest
+        assert len(live) == 3
+        assert {member.session for member in newest.members} == live, world.service.view
+        assert all((a.phase, a.epoch) == (AgentPhase.RUNNING, newest.epoch) for a in world.agents.values())
+        view = world.service.view
+        assert (view.proposing, view.waiting_for, view.blocked, view.suspicious_of_self) == (
+            False,
+            "",
+            "",
+            False,
+        )
+        count = newest.epoch
+        world.pass_time(20)
+        assert world.records.newest.epoch == count, "a run at rest stays at rest"
+
+
+Story.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_any_order_of_faults_converges = Story.TestCase

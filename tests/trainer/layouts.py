@@ -1,0 +1,86 @@
+"""Our trainer's core on a layout of ranks, driven with the data and weights of `parity`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from tests.trainer import parity
+from trainer.config import OptimizerConfig
+from trainer.executor import Executor
+from trainer.initial import fill_initial
+from trainer.mesh import Axes, build_axes
+from trainer.optim import Optimizer
+from trainer.parameters import Parameter
+from trainer.parallelise import parallelise
+from trainer.stage import Stage, build_stage
+from trainer.step import StepRunner, Votes
+from trainingrun.protocol.records import Rung
+from transformers import LlamaConfig
+
+
+def a_rung(
+    *, pipeline: int = 1, replicate: int = 1, shard: int = 1, tensor: int = 1, micro_batch: int = 2, global_batch: int = 8
+) -> Rung:
+    data = replicate * shard
+    accumulation = -(-global_batch // (data * micro_batch))
+    return Rung(
+        nodes=1,
+        processes_per_node=pipeline * data * tensor,
+        pipeline=pipeline,
+        replicate=replicate,
+        shard=shard,
+        tensor=tensor,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        padding_sequences=data * micro_batch * accumulation - global_batch,
+        state_copies=replicate,
+    )
+
+
+def build(rank: int, rung: Rung, model: dict[str, Any], dtype: torch.dtype, seed: int = 5) -> tuple[Axes, Stage, list[Parameter]]:
+    axes = build_axes(rung, rank)
+    config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
+    config._attn_implementation = "sdpa"
+    stage = build_stage(config, axes.index["pipeline"], rung.pipeline, dtype)
+    parameters = parallelise(stage, axes, tied=config.tie_word_embeddings)
+    fill_initial(parameters, seed=seed, deviation=config.initializer_range)
+    return axes, stage, parameters
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    return full.detach().clone()
+
+
+def train(rank: int, rung: Rung, recipe: parity.Recipe) -> parity.Outcome:
+    axes, stage, parameters = build(rank, rung, recipe.model, recipe.dtype)
+    optimizer = Optimizer(
+        parameters,
+        OptimizerConfig(
+            recipe.learning_rates[0], recipe.betas, recipe.epsilon, recipe.weight_decay, recipe.max_grad_norm
+        ),
+    )
+    executor = Executor(stage, axes, rung, sequence_length=parity.SEQUENCE)
+    runner = StepRunner(executor, optimizer, axes, max_grad_norm=recipe.max_grad_norm, seed=1)
+    losses, norms = [], []
+    for step in range(1, recipe.steps + 1):
+        batches = parity.share(
+            step,
+            global_batch=recipe.global_batch,
+            data_rank=axes.data_rank,
+            data_degree=axes.data_degree,
+            micro_batch=rung.micro_batch,
+            accumulation=rung.accumulation,
+        )
+        result = runner.run(step, batches, learning_rate=recipe.learning_rates[step - 1], votes=Votes())
+        losses.append(result.loss)
+        norms.append(result.gradient_norm)
+    return parity.Outcome(losses, norms, {p.name: whole(p.cut) for p in parameters})
+
+
+def initial_weights(rank: int, rung: Rung, model: dict[str, Any]) -> dict[str, torch.Tensor]:
+    _, _, parameters = build(rank, rung, model, torch.float32)
+    return {p.name: whole(p.cut) for p in parameters}

@@ -1,0 +1,237 @@
+"""Two agents with two gloo ranks each, and a membership that the test plays: the life of epochs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.agent_process import AgentProcess, agents, children, wait_gone, wait_until
+from tests.trainer.fake_membership import FakeMembership
+from trainingrun.protocol.messages import AgentPhase, DirectiveKind
+from trainingrun.protocol.records import Restore, RestoreSource
+
+
+class World:
+    """Membership and two agents, used by every test of this module one after the other."""
+
+    def __init__(self, membership: FakeMembership, pair: tuple[AgentProcess, ...]) -> None:
+        self.membership = membership
+        self.agents = pair
+
+    def run(self, *slots: int) -> int:
+        """Start an epoch and wait until it steps; its number."""
+        record = self.membership.form(slots or (0, 1))
+        for member in record.members:
+            self.agents[member.slot].wait_notes("stepped", record.epoch)
+        return record.epoch
+
+    def rank_pid(self, slot: int, epoch: int) -> int:
+        return int(self.agents[slot].wait_notes("entered", epoch)[-1]["pid"])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("epochs")
+    membership = FakeMembership()
+    fake = {"torch": True, "snapshots": True}
+    pair = tuple(AgentProcess(folder, membership.url, slot, fake=fake) for slot in (0, 1))
+    with agents(*pair):
+        for slot in (0, 1):
+            membership.wait_phase(slot, AgentPhase.IDLE, 60)
+        yield World(membership, pair)
+    membership.close()
+
+
+def test_an_epoch_runs_on_both_nodes_and_only_rank_0s_node_reports_progress(world: World) -> None:
+    epoch = world.run()
+    report = world.membership.wait_step(0, 3, epoch)
+    assert (report.phase, report.epoch) == (AgentPhase.RUNNING, epoch)
+    other = world.membership.wait_phase(1, AgentPhase.RUNNING)
+    assert other.progress is None
+    assert sorted(n["rank"] for agent in world.agents for n in agent.notes("entered", epoch)) == [0, 1, 2, 3]
+
+
+def test_a_killed_rank_is_reported_at_once_and_forked_again_within_a_second(world: World) -> None:
+    parts = []
+    for _ in range(3):
+        epoch = world.run()
+        killed_at = time.time()
+        os.kill(world.rank_pid(1, epoch), signal.SIGKILL)
+        report = world.membership.wait_phase(1, AgentPhase.FAILED)
+        assert report.exits[0].exit_code == 137
+        assert "killed by SIGKILL" in report.exits[0].message
+        failed_at = world.membership.seats[1].phase_since["Failed"]
+        again = world.run()
+        times = world.membership.times
+        notes = [n for agent in world.agents for n in agent.notes("entered", again)]
+        stepped = max(n["at"] for agent in world.agents for n in agent.notes("stepped", again))
+        entered = max(n["at"] for n in notes)
+        parts.append(
+            {
+                "detect and report": failed_at - killed_at,
+                "prepare": times["prepared"] - times["prepare"],
+                "record to main": entered - times["record"],
+                "main to step": stepped - entered,
+                "whole": stepped - killed_at,
+            }
+        )
+    for part in parts:
+        print("seconds from kill to first step:", {name: round(seconds, 3) for name, seconds in part.items()})
+    assert min(part["whole"] for part in parts) < 1.0
+
+
+def test_a_node_leaves_and_comes_back(world: World) -> None:
+    alone = world.run(0)
+    assert world.membership.wait_phase(1, AgentPhase.IDLE).epoch < alone
+    both = world.run(1, 0)  # and the order of members is the order of ranks
+    assert [n["rank"] for n in world.agents[1].notes("entered", both)] in ([0, 1], [1, 0])
+    assert world.membership.wait_step(1, 2, both).progress is not None
+    assert world.membership.wait_phase(0, AgentPhase.RUNNING).progress is None
+
+
+def test_prepare_kills_running_ranks_and_reports_what_is_held(world: World) -> None:
+    epoch = world.run()
+    pids = [n["pid"] for agent in world.agents for n in agent.notes("entered", epoch)]
+    started = time.time()
+    nonce = world.membership.prepare((0, 1))
+    assert time.time() - started < 2.0
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 2)
+    for slot in (0, 1):
+        report = world.membership.wait_phase(slot, AgentPhase.IDLE)
+        assert (report.prepared, report.epoch, report.exits) == (nonce, epoch, ())
+        newest = report.snapshots[-1]
+        assert newest.epoch == epoch
+        assert newest.pieces == ((0, 0, 0), (0, 0, 1))
+
+
+def test_pause_stops_all_ranks_at_the_same_step(world: World) -> None:
+    epoch = world.run()
+    for slot in (0, 1):
+        world.membership.direct(slot, DirectiveKind.PAUSE, epoch=epoch)
+    reports = [world.membership.wait_phase(slot, AgentPhase.PAUSED) for slot in (0, 1)]
+    assert {report.epoch for report in reports} == {epoch}
+    ends = [list((agent.folder / "snapshots" / "mailboxes").glob("*/result.json")) for agent in world.agents]
+    steps = {path.read_text() for found in ends for path in found}
+    assert all('"outcome": "Paused"' in text for text in steps)
+    nonce = world.membership.prepare((0, 1))
+    report = world.membership.wait_phase(0, AgentPhase.PAUSED)  # a prepared node that has paused is still a paused one
+    assert report.prepared == nonce
+
+
+def test_an_error_in_the_training_code_arrives_with_its_message(world: World) -> None:
+    epoch = world.run()
+    world.agents[0].order(1, "raise")
+    report = world.membership.wait_phase(0, AgentPhase.FAILED)
+    failure = next(e for e in report.exits if e.local_rank == 1)
+    assert failure.exit_code == 1
+    assert "the loss is a banana" in failure.message
+    assert world.agents[0].notes("entered", epoch + 1) == []
+
+
+def test_a_damaged_checkpoint_is_named_and_stays_named(world: World) -> None:
+    world.run()
+    world.agents[1].order(2, "damaged")
+    report = world.membership.wait_phase(1, AgentPhase.FAILED)
+    assert 65 in {e.exit_code for e in report.exits}
+    assert report.damaged == ("step-00000005.e0001",)
+    epoch = world.run()
+    report = world.membership.wait_phase(1, AgentPhase.RUNNING)
+    assert (report.epoch, report.damaged, report.exits) == (epoch, ("step-00000005.e0001",), ())
+
+
+def test_a_start_for_another_session_or_an_epoch_that_ended_starts_nothing(world: World) -> None:
+    membership = world.membership
+    epoch = world.run()
+    world.agents[0].order(0, "raise")
+    for slot in (0, 1):
+        membership.wait_phase(slot, AgentPhase.FAILED)  # the other node's collective broke
+    record = membership.record((0, 1), "n", Restore(RestoreSource.INITIAL))
+    assert record.epoch == epoch + 1
+    stranger = tuple(type(m)(m.slot, m.incarnation, "stranger", m.node, m.address, m.peer_port) for m in record.members)
+    for slot in (0, 1):
+        membership.direct(slot, DirectiveKind.START, epoch=record.epoch, record=type(record)(**{**vars(record), "members": stranger}))
+        membership.direct(slot, DirectiveKind.START, epoch=epoch, record=type(record)(**{**vars(record), "epoch": epoch}))
+    time.sleep(1.0)
+    assert [membership.phase(slot) for slot in (0, 1)] == [AgentPhase.FAILED, AgentPhase.FAILED]
+    assert world.agents[0].notes("entered", epoch + 1) == []
+
+
+def test_a_dead_fork_server_is_replaced(world: World) -> None:
+    epoch = world.run()
+    agent = world.agents[1]
+    server = agent.fork_server()
+    ranks = {n["pid"] for n in agent.notes("entered", epoch)}
+    assert ranks <= set(children(server))
+    os.kill(server, signal.SIGKILL)
+    report = world.membership.wait_phase(1, AgentPhase.FAILED)
+    assert any("fork server died" in e.message for e in report.exits)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), 2, "its ranks are dead")
+    world.run()  # waits for the new server's imports, no more
+    assert agent.fork_server() != server
+
+
+def test_stopping_and_continuing_an_agent_is_harmless(world: World) -> None:
+    epoch = world.run()
+    os.kill(world.agents[1].pid, signal.SIGSTOP)
+    before = world.membership.wait_step(0, 1, epoch).progress
+    time.sleep(1.5)
+    os.kill(world.agents[1].pid, signal.SIGCONT)
+    world.membership.wait_step(0, before.step + 20, epoch)  # type: ignore[union-attr]
+    at = time.time()
+    world.membership.wait_for(lambda: world.membership.seats[1].reported_at > at, 5)
+    assert world.membership.wait_phase(1, AgentPhase.RUNNING).epoch == epoch
+    assert len(world.agents[1].notes("entered", epoch)) == 2
+
+
+def test_fifty_restarts_leak_nothing(world: World) -> None:
+    def used(agent: AgentProcess) -> dict[str, int]:
+        proc = Path(f"/proc/{agent.pid}")
+        server = Path(f"/proc/{agent.fork_server()}")
+        return {
+            "descriptors": len(list((proc / "fd").iterdir())),
+            "threads": len(list((proc / "task").iterdir())),
+            "server descriptors": len(list((server / "fd").iterdir())),
+            "server children": len(children(agent.fork_server())),
+            "listening": sum(" 0A " in line for line in (proc / "net" / "tcp").read_text().splitlines()),
+        }
+
+    def shared_memory() -> set[str]:
+        mine = {path.name for path in Path("/dev/shm").iterdir() if path.stat().st_uid == os.getuid()}
+        return {name for name in mine if name.startswith("sem.mp-")}
+
+    world.run(0)
+    shm, before = shared_memory(), used(world.agents[0])
+    for turn in range(50):
+        epoch = world.run(0)
+        if turn % 2:
+            os.kill(world.rank_pid(0, epoch), signal.SIGKILL)
+            world.membership.wait_phase(0, AgentPhase.FAILED)
+    world.run(0)
+    after = used(world.agents[0])
+    assert after["server children"] == before["server children"] == 2
+    for name, most in (("descriptors", 6), ("threads", 2), ("server descriptors", 2), ("listening", 50)):
+        assert after[name] <= before[name] + most, (name, before, after)
+    assert len(shared_memory() - shm) <= 20
+    assert len(list((world.agents[0].folder / "snapshots").rglob("*.snap"))) <= 8
+
+
+def test_sigterm_ends_an_agent_within_two_seconds_and_keeps_its_snapshots(world: World) -> None:
+    world.run(0, 1)
+    agent = world.agents[1]
+    wait_until(lambda: list((agent.folder / "snapshots").rglob("*.snap")), 5)
+    family = agent.family()
+    started = time.monotonic()
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait(5) == 75
+    assert time.monotonic() - started < 2.0
+    termination = agent.termination()
+    assert termination is not None
+    assert (termination.exit_code, termination.reason) == (75, "Left")
+    wait_gone(family)
+    assert list((agent.folder / "snapshots").rglob("*.snap"))
+    world.membership.wait_phase(0, AgentPhase.FAILED)  # its collective broke, and it waits for membership

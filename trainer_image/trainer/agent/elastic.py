@@ -1,0 +1,244 @@
+"""PyTorch's LocalElasticAgent, driven by membership: starts an epoch's ranks, watches them, kills them.
+
+The base class prepares ranks as every PyTorch launcher does (environment, start, events). What differs: ranks are
+forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a collective), what
+they leave is reported as evidence, and what comes next is membership's decision, so there is no restart by itself
+and no barrier at exit.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from torch.distributed.elastic.utils import macros
+
+from trainer.agent import entry, exits, facts
+from trainer.agent.endings import LOOK_SECONDS, Ending
+from trainer.agent.inbox import Inbox
+from trainer.agent.news import News
+from trainer.agent.rendezvous import LOOK_SECONDS, Rendezvous
+from trainer.job import Mailbox, RankJob, Result
+from trainingrun.protocol.exit_codes import ExitCode
+from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind, Termination
+from trainingrun.protocol.records import EpochSummary, RankExit
+
+logger = logging.getLogger(__name__)
+
+_KILL_SECONDS = 10
+_NEVER_AGAIN = {ExitCode.BAD_CONFIGURATION: "BadConfiguration", ExitCode.NO_CHECKPOINT: "NoUsableCheckpoint"}
+_DELIVER_SECONDS = 1.0
+
+
+class RunAgent(LocalElasticAgent):
+    """`run()` returns only by raising an Ending."""
+
+    def __init__(
+        self, processes: int, rank_module: str, rendezvous: Rendezvous, news: News, inbox: Inbox
+    ) -> None:
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=processes,
+            rdzv_handler=rendezvous,
+            entrypoint=entry.run_rank,
+            monitor_interval=LOOK_SECONDS,
+        )
+        super().__init__(spec, RankLogs(), start_method="forkserver", exit_barrier_timeout=0)
+        self._rank_module = rank_module
+        self._rendezvous_handler = rendezvous
+        self._news = news
+        self._inbox = inbox
+        self._ended: dict[
+            int, int
+        ] = {}  # local rank -> exit code, in the order in which they were seen to end
+        self._oom_kills = 0
+
+    def _invoke_run(self, role: str = "") -> RunResult:
+        group = self._worker_group
+        while True:
+            self._initialize_workers(group)
+            self._watch(group)
+
+    def _watch(self, group: WorkerGroup) -> None:
+        """Until this epoch's ranks have ended or were stopped."""
+        while True:
+            group.state = self._monitor_workers(group).state
+            if group.state is WorkerState.FAILED:
+                self._failed(group)
+                return
+            if group.state is WorkerState.SUCCEEDED:
+                self._succeeded(group)
+                return
+            directive = self._inbox.peek()
+            if directive is not None and self._must_stop(directive):
+                self._stop_workers(group)
+                self._news.change(phase=AgentPhase.IDLE, activity="")
+                return
+
+    def _must_stop(self, directive: Directive) -> bool:
+        """Act on a directive while ranks run. One that they must be stopped for is left to the rendezvous."""
+        job = self._job()
+        match directive.kind:
+            case DirectiveKind.LEAVE | DirectiveKind.PREPARE:
+                return True
+            case DirectiveKind.START if (
+                directive.record is not None and directive.record.epoch > job.record.epoch
+            ):
+                return True
+            case DirectiveKind.PAUSE if directive.epoch == job.record.epoch:
+                Mailbox(job.mailbox).request_pause()
+            case _:
+                pass
+        self._inbox.take()
+        return False
+
+    # how epochs end
+
+    def _failed(self, group: WorkerGroup) -> None:
+        for process in self._processes():
+            if process.is_alive():
+                process.kill()
+        job = self._job()
+        mailbox = Mailbox(job.mailbox)
+        found = self._evidence(job, mailbox)
+        damaged = tuple(filter(None, {*self._news.state.damaged, mailbox.damaged()}))
+        # Reported before the killed ones have vanished: giving back their memory takes time that nobody has to wait.
+        version = self._news.change(phase=AgentPhase.FAILED, exits=found, damaged=damaged, activity="")
+        for rank_exit in found:
+            first_line = rank_exit.message.partition("\n")[0]
+            logger.error(
+                "epoch %d: rank %d: %s", job.record.epoch, job.rank(rank_exit.local_rank), first_line
+            )
+        self._stop_workers(group)
+        for rank_exit in found:
+            if rank_exit.exit_code in _NEVER_AGAIN:
+                self._news.wait_delivered(version, _DELIVER_SECONDS)
+                raise Ending(_never_again(rank_exit, job.record.epoch))
+
+    def _succeeded(self, group: WorkerGroup) -> None:
+        job = self._job()
+        result = Mailbox(job.mailbox).result()
+        if result is None:
+            self._failed(group)
+            return
+        self._stop_workers(group)
+        logger.info("epoch %d: %s at step %d", job.record.epoch, result.outcome.lower(), result.step)
+        if result.outcome == "Done" and result.final:
+            raise Ending(_done(result, job.record.epoch))
+        phase = AgentPhase.DONE if result.outcome == "Done" else AgentPhase.PAUSED
+        self._news.change(phase=phase, activity="")
+
+    def _evidence(self, job: RankJob, mailbox: Mailbox) -> tuple[RankExit, ...]:
+        local_ranks = range(len(self._processes()))
+        return exits.evidence(
+            job.slot,
+            self._ended,
+            mailbox.errors(),
+            {local_rank: entry.log_file(job, local_rank) for local_rank in local_ranks},
+            out_of_memory=facts.oom_kills() > self._oom_kills,
+            result_posted=mailbox.result() is not None,
+        )
+
+    # what the base class leaves to its subclasses
+
+    def _assign_worker_ranks(
+        self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec
+    ) -> list[Worker]:
+        """Every node has the same number of ranks, so the record says it all and no store is asked."""
+        job = self._job()
+        spec.local_world_size = job.record.rung.processes_per_node
+        world = job.record.rung.world
+        return [
+            Worker(local, job.rank(local), job.rank(local), world, world)
+            for local in range(spec.local_world_size)
+        ]
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        job = self._job()
+        job.log_dir.mkdir(parents=True, exist_ok=True)
+        self._ended = {}
+        self._oom_kills = facts.oom_kills()
+        worker_group.spec.args = (self._rank_module, job, macros.local_rank)
+        pids = super()._start_workers(worker_group)
+        logger.info(
+            "epoch %d: ranks %s run (pids %s), from %s step %d",
+            job.record.epoch,
+            [job.rank(local_rank) for local_rank in pids],
+            list(pids.values()),
+            job.record.restore.source.value,
+            job.record.restore.step,
+        )
+        return pids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Wait until a rank ends or a directive comes, or for a moment."""
+        processes = self._processes()
+        alive = [process for local_rank, process in enumerate(processes) if local_rank not in self._ended]
+        wait([*(process.sentinel for process in alive), self._inbox.fd], LOOK_SECONDS)
+        for local_rank, process in enumerate(processes):
+            if local_rank not in self._ended and process.exitcode is not None:
+                self._ended[local_rank] = process.exitcode
+        if any(code != 0 for code in self._ended.values()):
+            return RunResult(WorkerState.FAILED)
+        if len(self._ended) == len(processes):
+            return RunResult(WorkerState.SUCCEEDED)
+        return RunResult(WorkerState.HEALTHY)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = _KILL_SECONDS) -> None:
+        """Whatever signal the base class asks for: SIGKILL, at once."""
+        if self._pcontext is None:
+            return
+        self._pcontext.close(signal.SIGKILL, _KILL_SECONDS)
+        for process in self._processes():
+            if process.exitcode is not None:
+                process.close()  # its descriptors; a rank that cannot die yet keeps them
+        self._pcontext = None
+
+    def _processes(self) -> list[BaseProcess]:
+        """The one private thing that is read of PyTorch: its context does not say which process ended how."""
+        context = getattr(self._pcontext, "_pc", None)
+        return list(context.processes) if context is not None else []
+
+    def _job(self) -> RankJob:
+        job = self._rendezvous_handler.job
+        if job is None:
+            raise RuntimeError("there are no ranks without a job")
+        return job
+
+
+class RankLogs(LogsSpecs):
+    """Ranks open their logs themselves (`entry`), so there is nothing for the launcher to redirect."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        nothing = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=nothing, stderrs=dict(nothing), error_files=dict(nothing))
+
+    @property
+    def root_log_dir(self) -> str:
+        return ""
+
+
+def _done(result: Result, epoch: int) -> Termination:
+    progress = result.progress
+    return Termination(
+        ExitCode.DONE,
+        "Done",
+        epoch=epoch,
+        step=result.step,
+        tokens=progress.tokens if progress else 0,
+        loss=progress.loss if progress else 0.0,
+        manifest=result.manifest,
+        export=result.export,
+        summary=progress.summary if progress else EpochSummary(epoch=epoch),
+    )
+
+
+def _never_again(rank_exit: RankExit, epoch: int) -> Termination:
+    code = ExitCode(rank_exit.exit_code)
+    return Termination(code, _NEVER_AGAIN[code], rank_exit.message, epoch)

@@ -1,0 +1,45 @@
+"""The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers.
+
+The agent reads headers and moves whole files; the tensors in them are the ranks' business. Fetched files count as
+held: they survive the ranks for which they were fetched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.agent.pieces import Piece
+from trainer.checkpoint import snapshot_format as form
+from trainingrun.protocol.messages import HeldSnapshot
+from trainingrun.protocol.records import Restore, RestoreSource, SnapshotId
+
+
+class Snapshots:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        """Sealed snapshots, the oldest first."""
+        return tuple(form.held(self.folder))
+
+    def files_of(self, epoch: int, step: int) -> dict[Piece, Path]:
+        found = {}
+        for path in form.files_of(self.folder, epoch, step):
+            if header := form.read_header(path):
+                found[header.piece] = path
+        return found
+
+    def fetched_from(self, slot: int) -> Path:
+        """Where files of that peer go: file names are unique in a node only."""
+        return self.folder / "fetched" / f"slot-{slot}"
+
+    def prune(self, restore: Restore) -> None:
+        """Drop what the run will not go back to, before ranks start from `restore` and need memory of their own.
+
+        What stays is the restore point and, in case it turns out to be damaged, the newest snapshot that is here.
+        """
+        keep = {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
+        if restore.source is RestoreSource.MEMORY:
+            keep.add(SnapshotId(restore.epoch, restore.step))
+        form.prune(self.folder, keep)

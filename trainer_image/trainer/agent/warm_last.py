@@ -1,0 +1,48 @@
+"""Last import of the fork server: loads the training code, freezes the heap and tells the agent how it went.
+
+A frozen heap keeps a collection in a rank from copying the pages that all ranks share. Nothing here may start a
+thread: it would not exist in the ranks.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from trainer.agent import server_environment
+
+
+# What a rank needs before its own code runs; without it every start would pay for the import.
+_LAUNCHER = ("trainer.agent.entry", "torch.distributed.elastic.multiprocessing.api")
+
+
+def _load() -> None:
+    began = time.monotonic()
+    problem = ""
+    try:
+        importlib.import_module(os.environ[server_environment.RANK_MODULE])
+        for launcher in _LAUNCHER:
+            importlib.import_module(launcher)
+    except BaseException:  # noqa: BLE001 - whatever it was, the agent must hear of it
+        problem = traceback.format_exc()
+    gc.collect()
+    gc.freeze()
+    answer = {
+        "seconds": time.monotonic() - began,
+        "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
+        "problem": problem[-16000:],
+    }
+    pipe = os.open(os.environ[server_environment.READY_PIPE], os.O_WRONLY)
+    os.write(pipe, json.dumps(answer).encode())
+    os.close(pipe)
+    if problem:
+        sys.exit(1)
+
+
+_load()

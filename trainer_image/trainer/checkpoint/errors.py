@@ -1,0 +1,79 @@
+"""What can go wrong with checkpoints, as types: the caller decides by the type, a person by the message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer import errors
+from trainer.errors import ConfigError, TrainerError
+
+
+class CheckpointDamaged(errors.CheckpointDamaged):
+    """Bytes that are missing or are not those that were written. `item` is "" when the whole file is
+    meant.
+    """
+
+    def __init__(self, checkpoint: str, file: Path | str, item: str, problem: str) -> None:
+        where = f"{file}: {item}: " if item else f"{file}: "
+        super().__init__(checkpoint, where + problem)
+        self.file = str(file)
+        self.item = item
+
+
+class CheckpointMismatch(ConfigError):
+    """A whole checkpoint of another model: shapes or types differ, and no other checkpoint would fit
+    better.
+    """
+
+    def __init__(self, checkpoint: str, item: str, found: str, wanted: str) -> None:
+        super().__init__(
+            "spec.checkpoint.location.uri",
+            checkpoint,
+            f"{item} is {found} there, but this run wants {wanted}",
+            "use the model and precision that the checkpoint was made with, or another location",
+        )
+        self.item = item
+
+
+class SaveFailed(TrainerError):
+    """A durable checkpoint was not made; the ones before are untouched. `errno` of the cause, or 0."""
+
+    def __init__(self, checkpoint: str, problem: str, errno: int = 0) -> None:
+        super().__init__(f"checkpoint {checkpoint} was not saved: {problem}")
+        self.checkpoint = checkpoint
+        self.problem = problem
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[type[SaveFailed], tuple[str, str, int]]:
+        return (SaveFailed, (self.checkpoint, self.problem, self.errno))
+
+
+class Fenced(TrainerError):
+    """This writer belongs to an epoch that was given up; it must stop."""
+
+    def __init__(self, checkpoint: str, problem: str) -> None:
+        super().__init__(
+            f"checkpoint {checkpoint} was not committed: {problem}. A newer epoch has taken over"
+        )
+        self.checkpoint = checkpoint
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[Fenced], tuple[str, str]]:
+        return (Fenced, (self.checkpoint, self.problem))
+
+
+class SnapshotFailed(TrainerError):
+    """The memory-backed folder cannot take the snapshots of this rank."""
+
+
+class LocationTaken(ConfigError):
+    """The checkpoint location belongs to another run."""
+
+    def __init__(self, location: Path, owner: str, run_name: str) -> None:
+        super().__init__(
+            "spec.checkpoint.location.uri",
+            location.absolute().as_uri(),
+            f"it holds the checkpoints of {owner}",
+            f"give {run_name} its own location, or set spec.checkpoint.adopt: true to continue from there",
+        )
+        self.owner = owner

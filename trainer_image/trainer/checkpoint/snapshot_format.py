@@ -1,0 +1,157 @@
+"""The snapshot file: what is where, and which files of a folder are whole. No torch: agents read it.
+
+    bytes 0..4095   header: magic, length, checksum, JSON (epoch, step, layout, piece, where index and tail
+    are) then            index: JSON, one entry for each tensor; the same for the life of the file then
+    the tensors' bytes, each at a multiple of 64 then            tail: JSON with the scalars and a checksum of
+    each tensor
+
+The header is written last and wiped first, so a file that a kill left half written has none and does not
+count. Names end in `.snap` and carry the epoch and the local rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from trainingrun.protocol import names
+from trainingrun.protocol.messages import HeldSnapshot
+from trainingrun.protocol.records import SnapshotId
+
+HEADER_BYTES = 4096
+ALIGNMENT = 64
+_MAGIC = b"TRSNAP01"
+_FILE_NAME = re.compile(r"^e(\d+)\.r\d+\.[ab]\.snap$")
+_FRAME = struct.Struct("<8sIQ")  # magic, bytes of the JSON, its checksum
+
+Coordinates = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Header:
+    epoch: int
+    step: int
+    layout: Coordinates  # (pipeline, shard, tensor)
+    piece: Coordinates  # which of them this is
+    data: int  # where the tensors' bytes begin
+    index: tuple[int, int, int]  # offset, bytes, checksum
+    tail: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor's part in the file. `at` counts from the header's `data`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # of the whole tensor
+    offsets: tuple[int, ...]
+    piece_shape: tuple[int, ...]
+    at: int
+    bytes: int
+
+
+def pack_index(entries: Sequence[Entry]) -> bytes:
+    return json.dumps([vars(entry) for entry in entries]).encode()
+
+
+def unpack_index(text: bytes) -> list[Entry]:
+    return [
+        Entry(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        for entry in json.loads(text)
+    ]
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def checksum(data: Any) -> int:
+    """Not against an attacker, but faster than the copy that it protects."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def file_name(epoch: int, local_rank: int, buffer: int) -> str:
+    return f"e{epoch:04d}.r{local_rank}.{'ab'[buffer]}.snap"
+
+
+def epoch_in_name(path: Path) -> int | None:
+    """The epoch in a snapshot file's name; None for a name that is not ours."""
+    match = _FILE_NAME.match(path.name)
+    return int(match[1]) if match else None
+
+
+def snapshot_name(epoch: int, step: int) -> str:
+    """How a memory snapshot is called in reports."""
+    return f"memory:{names.checkpoint_dir(step, epoch)}"
+
+
+def pack_header(header: Header) -> bytes:
+    text = json.dumps(vars(header)).encode()
+    return _FRAME.pack(_MAGIC, len(text), checksum(text)) + text
+
+
+def unpack_header(data: bytes | memoryview) -> Header | None:
+    """The header of a sealed file, or None."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, length, expected = _FRAME.unpack_from(data)
+    text = bytes(data[_FRAME.size : _FRAME.size + length])
+    if magic != _MAGIC or length > HEADER_BYTES - _FRAME.size or checksum(text) != expected:
+        return None
+    fields = json.loads(text)
+    return Header(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    )
+
+
+def read_header(path: Path) -> Header | None:
+    """The header of a sealed and complete file, or None; also None when the file has just gone."""
+    try:
+        with path.open("rb") as file:
+            header = unpack_header(file.read(HEADER_BYTES))
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return None
+    return header if header is not None and header.tail[0] + header.tail[1] <= size else None
+
+
+def files(directory: Path) -> list[Path]:
+    """All snapshot files below `directory`, sealed or not; fetched ones in folders of their own included."""
+    return sorted(directory.rglob("*.snap"))
+
+
+def held(directory: Path) -> list[HeldSnapshot]:
+    """What this node holds, sealed; oldest first."""
+    found: dict[tuple[int, int, Coordinates], set[Coordinates]] = {}
+    for path in files(directory):
+        if header := read_header(path):
+            found.setdefault((header.epoch, header.step, header.layout), set()).add(header.piece)
+    return [
+        HeldSnapshot(epoch, step, layout, tuple(sorted(pieces)))
+        for (epoch, step, layout), pieces in sorted(found.items())
+    ]
+
+
+def files_of(directory: Path, epoch: int, step: int) -> list[Path]:
+    """Sealed files of one snapshot."""
+    headers = ((path, read_header(path)) for path in files(directory))
+    return [path for path, header in headers if header and (header.epoch, header.step) == (epoch, step)]
+
+
+def prune(directory: Path, keep: Collection[SnapshotId]) -> None:
+    """Remove every file that holds none of `keep`, unsealed ones too. Only while no rank of this node
+    runs.
+    """
+    for path in files(directory):
+        header = read_header(path)
+        if header is None or SnapshotId(header.epoch, header.step) not in keep:
+            path.unlink(missing_ok=True)

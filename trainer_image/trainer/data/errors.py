@@ -1,0 +1,30 @@
+"""What can be wrong with a run's data. Standard library only."""
+
+from __future__ import annotations
+
+from trainer.errors import ConfigError, TrainerError
+
+
+class DataError(ConfigError):
+    """Data that cannot be used as the spec asks: the run can never work like this.
+
+    `path` is the field (`spec.data.sources[0].uri`), `value` what stands there, `fix` what to do about it.
+    """
+
+    def __init__(self, path: str, value: object, problem: str, fix: str) -> None:
+        super().__init__(path, value, problem, fix)
+        self.path = path
+        self.value = value
+        self.problem = problem
+        self.fix = fix
+
+
+class StoreDamaged(TrainerError):
+    """A token store whose bytes are not those that were written."""
+
+    def __init__(self, file: object, offset: int, problem: str) -> None:
+        super().__init__(
+            f"{file}: byte {offset}: {problem}. Fix: remove its folder; it is made again from the sources"
+        )
+        self.file = file
+        self.offset = offset

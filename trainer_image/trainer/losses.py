@@ -1,0 +1,61 @@
+"""The sum of token losses of a micro-batch, over logits that may be cut by vocabulary.
+
+A sum, never a mean: sums add up over micro-batches and ranks, and the step divides once by the number of tokens that
+weigh in the whole global batch. Means of means give short documents too much weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+IGNORED = -100
+
+
+def token_loss_sum(
+    logits: torch.Tensor, labels: torch.Tensor, *, group: dist.ProcessGroup | None = None, offset: int = 0
+) -> torch.Tensor:
+    """Sum of cross entropies, a scalar in the dtype of the logits; 0 when every label is ignored.
+
+    `logits` `[b, S, V]`, or with `group` this rank's columns `[b, S, V_local]`, the first of which is column `offset`
+    of the whole; `labels` `[b, S]`, already shifted, IGNORED where a token weighs nothing. Every rank of `group` gets
+    the same sum.
+    """
+    flat_logits, flat_labels = logits.flatten(0, 1), labels.flatten()
+    if group is None:
+        return F.cross_entropy(flat_logits, flat_labels, ignore_index=IGNORED, reduction="sum")
+    loss: torch.Tensor = _VocabularyParallelLoss.apply(flat_logits, flat_labels, group, offset)
+    return loss
+
+
+class _VocabularyParallelLoss(torch.autograd.Function):
+    """Cross entropy over columns spread over ranks: two small all-reduces instead of gathering the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup, offset: int
+    ) -> torch.Tensor:
+        highest = logits.amax(dim=-1)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
+        shifted = logits - highest.unsqueeze(-1)
+        column = labels - offset
+        mine = (column >= 0) & (column < logits.shape[-1])
+        column = column.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+        target = shifted.gather(-1, column).squeeze(-1).masked_fill(~mine, 0.0)
+        exponentials = shifted.exp_()
+        sums = torch.stack((exponentials.sum(dim=-1), target))
+        dist.all_reduce(sums, group=group)
+        weighs = labels != IGNORED
+        ctx.save_for_backward(exponentials, sums[0], column, mine, weighs)
+        return torch.where(weighs, sums[0].log() - sums[1], 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        exponentials, total, column, mine, weighs = ctx.saved_tensors
+        gradient = exponentials / total.unsqueeze(-1)
+        gradient.scatter_add_(-1, column, -mine.to(gradient.dtype).unsqueeze(-1))
+        gradient.mul_((weighs.to(gradient.dtype) * upstream).unsqueeze(-1))
+        return gradient, None, None, None

@@ -1,0 +1,110 @@
+"""One optimizer step: count the tokens, forward and backward, gradients of the global batch, agree, update.
+
+Each token weighs 1 / tokens of the whole global batch, wherever it is computed. One small all-reduce after the backward
+pass carries everything that the ranks must agree on: the loss, the gradient norm, and the votes for what happens after
+the step (pause, snapshot, durable checkpoint). No rank changes its weights before it has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trainer.clip import clip_coefficient, holders, squared_norm_share
+from trainer.errors import TrainingDiverged
+from trainer.executor import Executor, MicroBatch
+from trainer.gradients import collect_gradients
+from trainer.losses import IGNORED
+from trainer.mesh import Axes
+from trainer.optim import Optimizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What this rank wants to happen after the step. One vote is enough for all ranks to do it."""
+
+    pause: bool = False
+    snapshot: bool = False
+    durable: bool = False
+    snapshot_seconds: float = 0.0  # what this rank's newest snapshot took; agreed as the mean over ranks
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The same on every rank."""
+
+    loss: float  # mean over the tokens that weigh; 0.0 when none does
+    tokens: int  # that weigh, in the global batch
+    gradient_norm: float  # before clipping
+    updated: bool  # False: no token weighed, nothing was changed
+    agreed: Votes
+
+
+class StepRunner:
+    def __init__(
+        self,
+        executor: Executor,
+        optimizer: Optimizer,
+        axes: Axes,
+        *,
+        max_grad_norm: float | None,
+        seed: int,
+    ) -> None:
+        self._executor = executor
+        self._optimizer = optimizer
+        self._axes = axes
+        self._max_grad_norm = max_grad_norm
+        self._seed = seed
+        # Each data rank's loss and tokens count once, though every tensor rank and stage knows them.
+        self._counts = axes.last_stage and axes.index["tensor"] == 0
+        self._holders = [holders(parameter.cut, axes) for parameter in optimizer.parameters]
+
+    def run(self, step: int, batches: Sequence[MicroBatch], *, learning_rate: float, votes: Votes) -> StepResult:
+        """Collective. Raises TrainingDiverged on every rank when the loss or the gradient is not finite."""
+        torch.manual_seed(hash((self._seed, step, self._axes.rank)))
+        tokens = self._count_tokens(batches)
+        loss = squared_norm = 0.0
+        gradients: list[torch.Tensor] = []
+        if tokens:
+            loss = self._executor.run(batches, weight=1.0 / tokens)
+            gradients = collect_gradients(self._optimizer.parameters, self._axes)
+            squared_norm = squared_norm_share(gradients, self._holders)
+        loss, squared_norm, *asked = self._sum(
+            loss if self._counts else 0.0,
+            squared_norm,
+            float(votes.pause),
+            float(votes.snapshot),
+            float(votes.durable),
+            votes.snapshot_seconds / self._axes.world,
+        )
+        agreed = Votes(asked[0] > 0, asked[1] > 0, asked[2] > 0, asked[3])
+        if not tokens:
+            log.warning("step %d: no token of the global batch weighs anything; no update", step)
+            return StepResult(0.0, 0, 0.0, False, agreed)
+        norm = math.sqrt(squared_norm) if squared_norm >= 0 else math.nan
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingDiverged(
+                f"step {step}: loss {loss}, gradient norm {norm}: not finite. Fix: lower "
+                f"spec.training.optimizer.learningRate (now {learning_rate:g}) or look at the data of this step"
+            )
+        scale = clip_coefficient(norm, self._max_grad_norm)
+        self._optimizer.update(gradients, scale=scale, learning_rate=learning_rate)
+        return StepResult(loss, tokens, norm, True, agreed)
+
+    def _count_tokens(self, batches: Sequence[MicroBatch]) -> int:
+        """Tokens of the global batch that weigh. Needed before the backward pass: see `Executor.run`."""
+        mine = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
+        return round(self._sum(float(mine) if self._counts else 0.0)[0])
+
+    def _sum(self, *values: float) -> list[float]:
+        shared = torch.tensor(values, dtype=torch.float64)
+        if self._axes.world > 1:
+            dist.all_reduce(shared)
+        return shared.tolist()
