@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.operator.fake_port import RUN, UID, FakeWorld, a_rung
+
 from trainingrun.api.errors import FieldError, InvalidManifest
-from trainingrun.control.effects import Decision, EmitEvent, WriteStatus
+from trainingrun.control.effects import CreatePod, Decision, DeletePod, EmitEvent, WriteStatus
 from trainingrun.control.observed import Observed, PlanFailure, PlanOutcome, PlanResult, classify
 from trainingrun.control.policy import Policy
 from trainingrun.control.reconcile import Outcome, reconcile
@@ -33,9 +34,7 @@ from trainingrun.protocol.records import (
 
 START = 1_000_000.0
 POLICY = Policy()
-SPEC: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "resolved-spec.json").read_text()
-)
+SPEC: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "resolved-spec.json").read_text())
 
 
 def a_spec(**scale: Any) -> dict[str, Any]:
@@ -44,14 +43,20 @@ def a_spec(**scale: Any) -> dict[str, Any]:
     return spec
 
 
-def failed(code: int = 1, reason: str = "Application", message: str = "boom", **fields: Any) -> dict[str, Any]:
-    termination = Termination(code, reason, message)
-    return {"phase": PodPhase.FAILED, "ready": False, "termination": termination, **fields}
+def failed(code: int = 1, end: str = "Application", message: str = "boom", **fields: Any) -> dict[str, Any]:
+    return {
+        "phase": PodPhase.FAILED,
+        "ready": False,
+        "termination": Termination(code, end, message),
+        **fields,
+    }
 
 
 def done(step: int = 300, export: str = "", **fields: Any) -> dict[str, Any]:
     manifest = f"step-{step:08d}.e0001" if export else ""
-    end = Termination(0, "Done", epoch=1, step=step, tokens=step * 4096, loss=2.0, manifest=manifest, export=export)
+    end = Termination(
+        0, "Done", epoch=1, step=step, tokens=step * 4096, loss=2.0, manifest=manifest, export=export
+    )
     return {"phase": PodPhase.SUCCEEDED, "ready": False, "termination": end, **fields}
 
 
@@ -116,7 +121,8 @@ def an_epoch(
         nonce=f"n{number}",
         created_at=created,
         members=tuple(
-            Member(slot, (incarnations or {}).get(slot, 0), f"s{slot}", f"node-{slot}", "::1", 1) for slot in slots
+            Member(slot, (incarnations or {}).get(slot, 0), f"s{slot}", f"node-{slot}", "::1", 1)
+            for slot in slots
         ),
         rung=a_rung(len(slots)),
         store=Store("::1", 1, f"e{number}"),
@@ -135,7 +141,7 @@ def a_revision(spec: Mapping[str, Any], largest: int = 2) -> Revision:
     return Revision(f"{RUN}-r1", RUN, UID, 1, dict(spec), rungs, {"reason": "fits"}, "0.1.0", "nonce")
 
 
-class a_run:  # noqa: N801  reads as a sentence
+class a_run:
     """What a controller observes of one run. `observed()` gives the value; everything else returns self."""
 
     def __init__(self, spec: dict[str, Any] | None = None) -> None:
@@ -257,7 +263,8 @@ def settle(world: FakeWorld, plans: InstantPlans, policy: Policy = POLICY, most:
     for _ in range(most):
         before = world.effects
         outcome = step(world, plans, policy)
-        if world.effects == before and not outcome.retry:
+        due = outcome.retry or (outcome.revisit_at is not None and outcome.revisit_at <= world.at)
+        if world.effects == before and not due:
             return
     raise AssertionError("the controller does not come to rest")
 
@@ -269,3 +276,16 @@ def with_status(run: a_run, decision: Decision) -> a_run:
 
 def changed(observed: Observed, **fields: Any) -> Observed:
     return replace(observed, **fields)
+
+
+def created(decision: Decision) -> list[tuple[int, int]]:
+    """(slot, incarnation) of the pods to create."""
+    return [
+        (effect.template.slot, effect.template.incarnation)
+        for effect in decision.effects
+        if isinstance(effect, CreatePod)
+    ]
+
+
+def deleted(decision: Decision) -> list[str]:
+    return [effect.name for effect in decision.effects if isinstance(effect, DeletePod)]

@@ -1,8 +1,9 @@
 """A stand-in for the agent in tests of the local cluster: it does what the spec file says, without torch.
 
-Spec: {"starts": [{"exit": 137, "after": 0.0, "say": {...Termination}, "children": 1, "ignoreTerm": true}, ...]}; the
-n-th start of the container takes the n-th entry (the last one again and again). The count of starts is kept in the
-snapshot folder, which outlives the container. `exit: null` runs until it is told to stop.
+Spec: {"starts": [{"exit": 137, "after": 0.0, "say": {...Termination}, "children": 1, "ignoreTerm": true},
+...]}; the n-th start of the container takes the n-th entry (the last one again and again). The count of
+starts is kept in the snapshot folder, which outlives the container. `exit: null` runs until it is told to
+stop.
 """
 
 import ctypes

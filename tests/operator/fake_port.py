@@ -1,7 +1,7 @@
 """A world in memory for tests of the controller: runs, pods, nodes, records and a simple membership service.
 
-`FakeWorld` implements `ControlPort`. Time stands still until `at` is moved. `die_after` lets the controller be killed
-after so many effects, by an exception that nothing catches.
+`FakeWorld` implements `ControlPort`. Time stands still until `at` is moved. `die_after` lets the
+controller be killed after so many effects, by an exception that nothing catches.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ class ModelAgent:
             report = self.report()
             self._take(self._ask("report", report, lambda: state.report(report, clock.now(), clock.wall())))
             poll = Poll(self.session, self.slot, self.directive.seq)
-            self._take(state.poll(poll, clock.now()))
+            self._take(self._ask("poll", poll, lambda: state.poll(poll, clock.now())))
         except UnknownSession:
             self.joined = False
         except Refused as refusal:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.operator.control_builders import (
     START,
     a_pod,
     a_run,
     a_spec,
     condition,
+    created,
+    deleted,
     done,
     failed,
     kinds,
@@ -16,9 +20,10 @@ from tests.operator.control_builders import (
     written,
 )
 from tests.operator.fake_port import a_rung
-from trainingrun.api.status import read_status
+
+from trainingrun.api.status import TrainingRunStatus, read_status
 from trainingrun.control.decide import decide
-from trainingrun.control.effects import CreatePod, CreateRevision, DeletePod
+from trainingrun.control.effects import CreateRevision
 from trainingrun.control.observed import PlanFailure, PlanPending, PlanResult
 from trainingrun.ports import PodPhase
 from trainingrun.protocol.messages import AgentPhase, MemberView, Progress, RunView
@@ -26,18 +31,6 @@ from trainingrun.protocol.records import EpochSummary, Lost, RankExit, Restore, 
 
 NOW = START + 5.0
 PLAN = PlanResult((a_rung(1), a_rung(2)), {"reason": "fits"}, "0.1.0", "data parallel only")
-
-
-def created(decision):
-    return [
-        (effect.template.slot, effect.template.incarnation)
-        for effect in decision.effects
-        if isinstance(effect, CreatePod)
-    ]
-
-
-def deleted(decision):
-    return [effect.name for effect in decision.effects if isinstance(effect, DeletePod)]
 
 
 def training_view(epoch=1, *, slots=(0, 1), step=120, first_step_at=START + 3.0, blocked="", **fields):
@@ -129,114 +122,6 @@ def test_every_condition_is_set_on_the_first_visit():
     assert all(item["observedGeneration"] == 1 for item in status["conditions"])
 
 
-# ---- seats
-
-
-def test_every_seat_gets_a_pod():
-    decision = decide(a_run().observed(), NOW)
-    assert created(decision) == [(0, 0), (1, 0)]
-    assert kinds(decision)[:3] == ["CreatePod", "CreatePod", "WriteStatus"]
-
-
-def test_no_more_seats_than_the_frozen_plan_has_a_rung_for():
-    assert len(created(decide(a_run(a_spec(maxNodes=9)).largest(3).observed(), NOW))) == 3
-
-
-def test_fewer_nodes_wanted_removes_the_highest_seats():
-    run = a_run(a_spec(maxNodes=1)).pod(0).pod(1)
-    decision = decide(run.observed(), NOW)
-    assert deleted(decision) == ["demo-1-0"]
-    assert created(decision) == []
-
-
-def test_a_healthy_pod_is_kept():
-    decision = decide(a_run().pod(0).pod(1, {"phase": PodPhase.PENDING, "node": ""}).observed(), NOW)
-    assert created(decision) == deleted(decision) == []
-
-
-def test_a_failed_pod_is_deleted_before_the_next_incarnation_is_created():
-    run = a_run().pod(0).pod(1, failed()).epoch(1)
-    decision = decide(run.observed(), NOW)
-    assert kinds(decision)[:2] == ["DeletePod", "CreatePod"]
-    assert deleted(decision) == ["demo-1-0"]
-    assert created(decision) == [(1, 1)]
-    assert "slot 1 gets demo-1-1: its pod ended with exit code 1 (Application)" in told(decision)
-
-
-def test_a_pod_that_is_being_deleted_is_replaced_without_waiting_for_its_end():
-    run = a_run().pod(0).pod(1, {"terminating": True}).epoch(1)
-    assert created(decide(run.observed(), NOW)) == [(1, 1)]
-
-
-def test_a_pod_on_a_lost_node_is_replaced():
-    run = a_run().pod(0).pod(1, {"phase": PodPhase.FAILED, "reason": "NodeLost"}).epoch(1)
-    decision = decide(run.observed(), NOW)
-    assert created(decision) == [(1, 1)]
-    assert "slot 1 gets demo-1-1: node node-1 is lost" in told(decision)
-
-
-def test_a_pod_that_left_is_replaced():
-    run = a_run().pod(0).pod(1, failed(75, "Left", "")).epoch(1)
-    assert created(decide(run.observed(), NOW)) == [(1, 1)]
-
-
-def test_a_pod_that_crash_loops_too_long_is_replaced():
-    looping = {"reason": "CrashLoopBackOff", "crash_looping_seconds": 5.5}
-    briefly = {"reason": "CrashLoopBackOff", "crash_looping_seconds": 4.5}
-    decision = decide(a_run().pod(0, briefly).pod(1, looping).epoch(1).observed(), NOW)
-    assert created(decision) == [(1, 1)]
-
-
-def test_the_next_incarnation_is_above_all_that_were_ever_seen():
-    run = a_run().pod(0, incarnation=4).pod(1, {"terminating": True}, incarnation=7)
-    run.epoch(1, incarnations={0: 4, 1: 9})
-    assert created(decide(run.observed(), NOW)) == [(1, 10)]
-
-
-def test_a_foreign_pod_with_our_name_is_stepped_around_and_told():
-    run = a_run().pod(0).pod(1, {"run_uid": "somebody-else"})
-    decision = decide(run.observed(), NOW)
-    assert created(decision) == [(1, 1)]
-    assert deleted(decision) == []
-    assert "the name demo-1-0 belongs to a pod of another owner; created demo-1-1 instead" in told(decision)
-
-
-def test_an_older_duplicate_of_a_seat_is_removed():
-    run = a_run().pod(0).pod(0, incarnation=1).pod(1)
-    decision = decide(run.observed(), NOW)
-    assert deleted(decision) == ["demo-0-0"]
-    assert created(decision) == []
-
-
-def test_pods_that_never_join_are_made_ever_more_slowly():
-    waits = []
-    for incarnation in range(9):
-        run = a_run().pod(0).pod(1, failed(created_at=START), incarnation=incarnation)
-        decision = decide(run.observed(), START)
-        assert created(decision) == []
-        waits.append(decision.revisit_at - START)
-        due = decide(run.observed(), decision.revisit_at)
-        assert created(due) == [(1, incarnation + 1)]
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-
-
-def test_a_member_of_an_epoch_is_replaced_at_once():
-    run = a_run().pod(0).pod(1, failed(created_at=START), incarnation=6).epoch(1, incarnations={1: 6})
-    assert created(decide(run.observed(), START)) == [(1, 7)]
-
-
-def test_a_pod_that_finished_its_part_is_left_alone_while_another_saves():
-    run = a_run().pod(0).pod(1, done()).epoch(1)
-    decision = decide(run.observed(), NOW)
-    assert created(decision) == deleted(decision) == []
-
-
-def test_pods_that_finished_are_needed_again_when_nobody_finished_the_run():
-    lost = {"phase": PodPhase.FAILED, "reason": "NodeLost"}
-    decision = decide(a_run().pod(0, lost).pod(1, done()).epoch(1).observed(), NOW)
-    assert created(decision) == [(0, 1), (1, 1)]
-
-
 # ---- the end
 
 
@@ -316,6 +201,7 @@ def test_a_run_that_trains_is_ready():
     assert status["membership"]["summary"] == "2/2"
     assert status["progress"]["loss"] == "3.25"
     assert status["checkpoint"]["memoryStep"] == 119
+    assert read_status(status).plan is not None
 
 
 def test_a_run_at_a_smaller_size_is_ready_and_growing():
@@ -324,6 +210,21 @@ def test_a_run_at_a_smaller_size_is_ready_and_growing():
     status = written(decide(run.observed(), NOW))
     assert condition(status, "Ready")["message"] == "1 of 2 nodes"
     assert condition(status, "Reconciling")["reason"] == "Growing"
+
+
+def test_a_size_beyond_the_frozen_plan_is_said():
+    run = a_run(a_spec(maxNodes=4)).pod(0).pod(1).epoch(1).seen_by_membership(training_view())
+    message = condition(written(decide(run.observed(), NOW)), "Ready")["message"]
+    assert message == "2 of 2 nodes; the plan of demo-r1 ends there, spec.scale.maxNodes is 4"
+
+
+def test_a_pause_for_a_newcomer_is_no_recovery():
+    view = training_view(slots=(0,))
+    paused = replace(view.members[0], phase=AgentPhase.PAUSED)
+    newcomer = MemberView(1, 0, "node-1", AgentPhase.IDLE, 0, "", 0.1, False)
+    run = a_run().pod(0).pod(1).epoch(1, slots=(0,))
+    run.seen_by_membership(replace(view, members=(paused, newcomer), proposing=True))
+    assert condition(written(decide(run.observed(), NOW)), "Ready")["reason"] == "Growing"
 
 
 def test_a_run_whose_member_is_gone_is_recovering():
@@ -354,7 +255,7 @@ def test_status_is_what_the_api_model_says():
     status = written(decide(run.observed(), START + 205))
     model = read_status(status)
     assert model.disruptions is not None and model.disruptions.lost_steps == 5
-    assert set(status) <= {field.alias or name for name, field in type(model).model_fields.items()}
+    assert set(status) <= {field.alias or name for name, field in TrainingRunStatus.model_fields.items()}
 
 
 def test_progress_alone_is_written_in_intervals():
@@ -369,7 +270,9 @@ def test_a_recovery_is_told_in_one_line():
     lost = (Lost(1, 0, "node-1", "Silent"),)
     run = a_run().pod(0).pod(1, failed()).with_nodes(2, dead=(1,)).epoch(1)
     run = with_status(run, decide(run.observed(), START + 101))
-    run.epoch(2, slots=(0,), lost=lost, last_step=123, restore_step=120, at=START + 200, detected_at=START + 199.5)
+    run.epoch(
+        2, slots=(0,), lost=lost, last_step=123, restore_step=120, at=START + 200, detected_at=START + 199.5
+    )
     first = decide(run.observed(), START + 200.5)
     assert not [line for line in told(first) if "lost (" in line]
     run = with_status(run, first)
@@ -388,7 +291,9 @@ def test_a_failure_by_a_process_is_told_with_its_cause():
     run.epoch(2, exits=exits, last_step=50, restore_step=50, at=START + 200)
     run.seen_by_membership(training_view(2, first_step_at=START + 201))
     [line] = told(decide(run.observed(), START + 202))
-    assert line.startswith("a process on node-1 died (Application): 2 nodes, restored step 50 from Memory, 0 steps")
+    assert line.startswith(
+        "a process on node-1 died (Application): 2 nodes, restored step 50 from Memory, 0 steps"
+    )
 
 
 def test_a_pod_of_another_slot_is_no_member_of_a_seat():

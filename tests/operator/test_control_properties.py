@@ -12,28 +12,23 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.operator.control_builders import (
     InstantPlans,
     a_pod,
     a_run,
-    a_spec,
-    an_epoch,
     condition,
     failed,
     kinds,
     resolve_plainly,
     settle,
     step,
-    told,
     written,
 )
-from tests.operator.fake_port import RUN, UID, ControllerKilled, FakeWorld
-from trainingrun.control.counters import read_counters
+from tests.operator.control_story import a_world, check_counters, story
+from tests.operator.fake_port import ControllerKilled, FakeWorld
+
 from trainingrun.control.decide import decide
-from trainingrun.control.failures import is_disruption
-from trainingrun.control.observed import classify
-from trainingrun.control.reconcile import observe, reconcile
+from trainingrun.control.reconcile import observe
 from trainingrun.ports import PodPhase
 from trainingrun.protocol.records import Lost, RankExit
 
@@ -62,12 +57,6 @@ ACTIONS = st.lists(
     ),
     max_size=40,
 )
-
-
-def a_world(nodes: int = 2) -> FakeWorld:
-    spec = a_spec()
-    spec["recovery"] = {"limits": [], "noProgressLimit": 1000}
-    return FakeWorld({"spec": spec}, nodes)
 
 
 def act(world: FakeWorld, action: str, plans: InstantPlans, pick: int) -> None:
@@ -122,23 +111,6 @@ def check_seats(world: FakeWorld) -> None:
     assert len(world.created) == len(set(world.created)), "a pod was created twice"
 
 
-def check_counters(world: FakeWorld) -> None:
-    """Counted once each: status agrees with the records, whoever folded them and when."""
-    counters = read_counters(world.status)
-    assert counters.accounted_epoch == len(world.epoch_list)
-    broken = [record for record in world.epoch_list if is_disruption(record)]
-    assert sum(counters.by_cause.values()) == len(broken)
-    assert counters.ledger.wall == pytest_approx_wall(world)
-
-
-def pytest_approx_wall(world: FakeWorld) -> int:
-    """The ledger is as of the creation of the newest record, to the millisecond."""
-    assert world.run is not None
-    if not world.epoch_list:
-        return 0
-    return round(world.epoch_list[-1].created_at * 1000) - round(world.run.created_at * 1000)
-
-
 @EFFORT
 @given(actions=ACTIONS, picks=st.lists(st.integers(0, 7), min_size=40, max_size=40))
 def test_any_history_converges_to_full_seats_and_exact_counters(actions, picks):
@@ -187,35 +159,6 @@ def test_controllers_that_are_killed_after_any_effect_still_converge(actions, pi
     assert [len(world.live(slot)) for slot in range(2)] == [1, 1]
     check_seats(world)
     check_counters(world)
-
-
-def story(world: FakeWorld, plans: InstantPlans, run_controller) -> None:
-    """A whole run: start, a lost node, a dead rank, a failed pod, the end."""
-
-    def turn(seconds: float = 3.0) -> None:
-        run_controller()
-        world.kubelet()
-        world.membership_round()
-        world.at += seconds
-
-    for _ in range(4):
-        turn()
-    world.lose_node("node-1")
-    for _ in range(3):
-        turn()
-    world.node_back("node-1")
-    for _ in range(3):
-        turn()
-    world.membership_round((RankExit(0, 1, 1, "ValueError: boom"),))
-    for _ in range(2):
-        turn()
-    name = world.live(0)[0].name
-    world.change(name, **failed())
-    for _ in range(4):
-        turn()
-    world.finish()
-    run_controller()
-    run_controller()
 
 
 def outcome(world: FakeWorld) -> dict[str, object]:
@@ -288,151 +231,3 @@ def test_the_order_in_which_a_loss_is_seen_does_not_matter(order):
     disruptions = run.status["disruptions"]
     assert disruptions["byCause"] == [{"cause": "Infrastructure", "count": 1}]
     assert (disruptions["accountedEpoch"], disruptions["lostSteps"]) == (2, 5)
-
-
-def test_a_status_that_somebody_else_changed_meanwhile_loses_no_counts():
-    world, plans = a_world(), InstantPlans()
-    for _ in range(4):
-        settle(world, plans)
-        world.kubelet()
-        world.membership_round()
-        world.at += 3
-    world.lose_node("node-1")
-    world.membership_round()
-
-    class Rival(FakeWorld):
-        """Changes the object between the controller's read and its write, twice."""
-
-        rounds = 2
-
-        def pods(self, run):
-            if self.rounds:
-                self.rounds -= 1
-                self.touch()
-            return super().pods(run)
-
-    world.__class__ = Rival
-    first = reconcile(world, RUN, world.at, plans, resolve_plainly)
-    assert first.retry and "the run changed" in first.reason
-    settle(world, plans)
-    check_counters(world)
-    assert read_counters(world.status).by_cause == {"Infrastructure": 1}
-
-
-def test_a_run_that_is_over_recreates_nothing_even_if_all_its_pods_vanish():
-    world, plans = a_world(), InstantPlans()
-    story(world, plans, lambda: settle(world, plans))
-    made = len(world.created)
-    world.pod_list.clear()
-    status = world.status
-    for _ in range(5):
-        world.at += 60
-        settle(world, InstantPlans())
-    assert len(world.created) == made
-    assert world.status == status
-
-
-def test_status_stays_below_32_kb_with_a_thousand_nodes_and_500_epochs():
-    spec = a_spec(maxNodes=1000)
-    run = a_run(spec).largest(1000).with_nodes(1000)
-    spec["recovery"] = {
-        "limits": [
-            {"cause": cause, "max": 10000, "windowSeconds": 604800} for cause in ("Application", "Infrastructure")
-        ],
-        "noProgressLimit": 1000,
-    }
-    slots = tuple(range(1000))
-    for slot in slots:
-        run.pods.append(a_pod(slot, 300))
-    incarnations = dict.fromkeys(slots, 300)
-    for number in range(1, 501):
-        lost = tuple(Lost(slot, number % 300, f"node-{slot}", "Silent") for slot in range(40)) if number % 2 else ()
-        exits = (RankExit(number % 1000, 0, 1, "x" * 5000),) if number > 1 and not lost else ()
-        run.records.append(
-            an_epoch(
-                number,
-                slots=slots if number == 500 else (0,),
-                incarnations=incarnations if number == 500 else None,
-                at=1_000_000.0 + 1000.0 * number,
-                lost=lost if number > 1 else (),
-                exits=exits,
-                last_step=number * 10,
-                restore_step=number * 10 - 5,
-            )
-        )
-    decision = decide(run.observed(), 1_600_000.0)
-    status = written(decision)
-    assert status["disruptions"]["accountedEpoch"] == 500
-    assert len(json.dumps(status).encode()) < 32 * 1024
-    assert sum(item["count"] for item in status["disruptions"]["byCause"]) == 499
-
-
-def test_another_runs_record_under_our_name_is_an_error_that_people_see():
-    world, plans = a_world(), InstantPlans()
-    world.foreign_records.add(f"{RUN}-r1")
-    for _ in range(4):
-        result = step(world, plans)
-    assert result.retry
-    assert condition(world.status, "Stalled")["reason"] == "RevisionConflict"
-    assert world.created == []
-    world.foreign_records.clear()
-    settle(world, plans)
-    assert condition(world.status, "Stalled")["status"] == "False"
-    assert len(world.created) == 2
-
-
-def test_a_revision_that_another_controller_made_meanwhile_is_taken_over():
-    world, plans = a_world(), InstantPlans()
-    step(world, plans)
-
-    class Race(FakeWorld):
-        def create(self, record):
-            super().create(replace(record, nonce="the other one's"))
-            super().create(record)
-
-    world.__class__ = Race
-    assert step(world, plans).retry
-    settle(world, plans)
-    assert [record.nonce for record in world.revision_list] == ["the other one's"]
-    assert len(world.created) == 2
-
-
-def test_an_unreachable_cluster_is_tried_again():
-    world, plans = a_world(), InstantPlans()
-    world.unavailable = True
-    assert step(world, plans).retry
-    assert world.effects == 0
-
-
-def test_a_run_that_is_gone_is_no_error():
-    world, plans = a_world(), InstantPlans()
-    world.run = None
-    assert not step(world, plans).retry
-
-
-def test_pods_are_classified_by_owner_and_age():
-    pods = [
-        a_pod(0, 0, terminating=True),
-        a_pod(0, 2),
-        a_pod(0, 1),
-        a_pod(0, 5, run_uid="somebody-else"),
-    ]
-    seat = classify(UID, pods)[0]
-    assert seat.current is not None and seat.current.incarnation == 2
-    assert [pod.incarnation for pod in seat.earlier] == [1]
-    assert [pod.incarnation for pod in seat.terminating] == [0]
-    assert [pod.incarnation for pod in seat.foreign] == [5]
-    assert seat.highest == 5
-
-
-def test_events_of_one_story_are_few_and_readable():
-    world, plans = a_world(), InstantPlans()
-    story(world, plans, lambda: settle(world, plans))
-    lines = [event.message for event in world.events]
-    assert len(lines) == len(set(lines))
-    assert "demo-r1: fits" in lines
-    assert any(line.startswith("epoch 1: ") for line in lines)
-    assert any(line.startswith("node-1 lost (Infrastructure): 2 -> 1 node, ") for line in lines)
-    assert any(line.startswith("node-1 joined: 1 -> 2 nodes, ") for line in lines)
-    assert lines[-1].startswith("step 300, goodput ")
-    assert told  # the helper is used by other tests of these lines

@@ -1,4 +1,5 @@
-"""A local node as a real process with a fake agent: what a kubelet promises about containers, kept by processes."""
+"""A local node as a real process with a fake agent: what a kubelet promises about containers, kept by
+processes."""
 
 from __future__ import annotations
 
@@ -257,7 +258,7 @@ def test_a_second_node_of_the_same_name_is_refused(line: Line, capfd: pytest.Cap
 
 
 def test_a_state_directory_has_one_cluster(line: Line) -> None:
-    with pytest.raises(StateInUse, match="--state"):
+    with pytest.raises(StateInUse, match="is in use"):
         LocalCluster(line.cluster.root, "unused")
 
 

@@ -281,5 +281,5 @@ def test_a_run_that_is_gone_tells_its_members_to_leave():
 def test_settings_that_cannot_work_together_are_refused_with_the_fix():
     with pytest.raises(SettingsError, match=r"closed_grace_seconds is 0.2: must be above report_seconds"):
         Settings(closed_grace_seconds=0.2)
-    with pytest.raises(SettingsError, match="silence_seconds is 0.5: must be at least 4 x report_seconds"):
+    with pytest.raises(SettingsError, match=r"silence_seconds is 0.5: must be at least 4 x report_seconds"):
         Settings(silence_seconds=0.5)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.fake_membership import RUN, UID, FakeMembership
+
 from trainer.agent import last_words
 from trainingrun.protocol import names
 from trainingrun.protocol.messages import Termination
@@ -29,7 +30,10 @@ class AgentProcess:
         self.slot = slot
         fake = {"steps": 100000, "stepSeconds": 0.02, **options.pop("fake", {})}
         imports = options.pop("imports", "torch" if fake.get("torch") else "")
-        spec = {"fake": fake, "checkpoint": {"location": {"uri": f"file://{folder}/checkpoints"}, "adopt": False}}
+        spec = {
+            "fake": fake,
+            "checkpoint": {"location": {"uri": f"file://{folder}/checkpoints"}, "adopt": False},
+        }
         (self.folder / "spec.json").write_text(json.dumps(options.pop("spec", spec)))
         self.environment = {
             **os.environ,
@@ -73,7 +77,9 @@ class AgentProcess:
         lines = path.read_text().splitlines() if path.exists() else []
         return [n for n in map(json.loads, lines) if n["what"] == what and n["epoch"] == epoch]
 
-    def wait_notes(self, what: str, epoch: int, count: int = 2, seconds: float = 30.0) -> list[dict[str, Any]]:
+    def wait_notes(
+        self, what: str, epoch: int, count: int = 2, seconds: float = 30.0
+    ) -> list[dict[str, Any]]:
         wait_until(lambda: len(self.notes(what, epoch)) >= count, seconds, f"{what} in epoch {epoch}")
         return self.notes(what, epoch)
 

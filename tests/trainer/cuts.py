@@ -1,7 +1,8 @@
-"""States cut in real ways (FSDP2, tensor parallel, pipeline) whose right content is known, for checkpoint tests.
+"""States cut in real ways (FSDP2, tensor parallel, pipeline) whose right content is known, for checkpoint
+tests.
 
-`model.*` are a stage's live parameters and `optim.*` moments cut like them, under names that no cut changes. Every
-whole tensor is a function of its name and a version, so a restore at any cut can be compared bit by bit.
+`model.*` are a stage's live parameters and `optim.*` moments cut like them, under names that no cut changes.
+Every whole tensor is a function of its name and a version, so any restore can be compared bit by bit.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def state(rank: int, cut: Cut) -> dict[str, torch.Tensor]:
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
         for layer in layers.values():
             if cut.tensor > 1:
-                parallelize_module(layer, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+                parallelize_module(
+                    layer, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+                )
             if cut.shard > 1:
                 fully_shard(layer, mesh=mesh["shard"])
     tensors: dict[str, torch.Tensor] = {}
@@ -106,15 +109,23 @@ def wrong(tensors: dict[str, torch.Tensor], version: int) -> list[str]:
 def save(location: Path, tensors: dict[str, torch.Tensor], *, step: int, epoch: int = 1, **other: Any) -> str:
     """Save version `step`."""
     fill(tensors, step)
-    options: dict[str, Any] = {"parent": "", "run_uid": UID, "keep_last": 3, "plan": {"data": 2}, "versions": {"torch": "x"}}
-    return durable.save(location, step=step, epoch=epoch, tensors=tensors, scalars=scalars(step), **(options | other))
+    options: dict[str, Any] = {
+        "parent": "",
+        "run_uid": UID,
+        "keep_last": 3,
+        "plan": {"data": 2},
+        "versions": {"torch": "x"},
+    }
+    return durable.save(
+        location, step=step, epoch=epoch, tensors=tensors, scalars=scalars(step), **(options | other)
+    )
 
 
 def scalars(step: int) -> dict[str, Any]:
     return {"step": step, "samples": 12 * step, "tokens": 100 * step, "updates": step, "learningRate": 0.1}
 
 
-# What ranks of a world do -------------------------------------------------------------------------------------------
+# What ranks of a world do ----------------------------------------------------------------
 
 
 def save_cuts(rank: int, saves: list[tuple[Cut, int]], location: Path, memory: Path) -> list[str]:
@@ -124,7 +135,12 @@ def save_cuts(rank: int, saves: list[tuple[Cut, int]], location: Path, memory: P
         tensors = state(rank, cut)
         saved.append(save(location, tensors, step=step))
         writer = SnapshotWriter(
-            memory / str(step), epoch=1, local_rank=rank, layout=cut.layout, piece=cut.piece(rank), tensors=tensors
+            memory / str(step),
+            epoch=1,
+            local_rank=rank,
+            layout=cut.layout,
+            piece=cut.piece(rank),
+            tensors=tensors,
         )
         writer.write(step, scalars(step))
     return saved

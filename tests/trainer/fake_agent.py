@@ -18,7 +18,9 @@ def prepare(spec: dict[str, Any], cache_dir: Path, say: Callable[[str], None]) -
     print("a library talks on standard output")
     time.sleep(spec["fake"].get("prepareSeconds", 0.0))
     if spec["fake"].get("badData"):
-        raise ConfigError("spec.data.sources[0].uri", "file:///nowhere", "there is no such file", "name one that is")
+        raise ConfigError(
+            "spec.data.sources[0].uri", "file:///nowhere", "there is no such file", "name one that is"
+        )
 
 
 def check(spec: dict[str, Any]) -> None:

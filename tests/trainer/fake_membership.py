@@ -1,7 +1,7 @@
 """A membership service for agent tests: speaks the protocol over HTTP, decides nothing by itself.
 
-The test says which directive goes to which slot, and waits for reports. `form` plays the life of an epoch: Prepare,
-all acknowledge, Start. `away` closes the port and all connections, and comes back at the same port.
+The test says which directive goes to which slot, and waits for reports. `form` plays the life of an epoch:
+Prepare, all acknowledge, Start. `away` closes the port and all connections, and comes back at the same port.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Seat:
     directive: Directive = field(default_factory=lambda: Directive(seq=0))
     report: Report | None = None
     reported_at: float = 0.0
-    phase_since: dict[str, float] = field(default_factory=dict)  # phase -> seconds since 1970, of the newest change
+    phase_since: dict[str, float] = field(
+        default_factory=dict
+    )  # phase -> seconds since 1970, of the newest change
 
 
 class FakeMembership:
@@ -65,6 +67,9 @@ class FakeMembership:
                 states = {slot: seat.report for slot, seat in self.seats.items()}
                 raise TimeoutError(f"not within {seconds} s: {say}; reports: {states}")
             return what()
+
+    def heard(self, activity: str) -> bool:
+        return any(report.activity == activity for report in self.history)
 
     def phase(self, slot: int) -> AgentPhase | None:
         seat = self.seats.get(slot)

@@ -1,7 +1,9 @@
-"""A rank that trains nothing: gloo all-reduces in a loop, progress, pauses and failures on demand. For agent tests.
+"""A rank that trains nothing: gloo all-reduces in a loop, progress, pauses and failures on demand. For agent
+tests.
 
-The spec's `fake` block says what to do: {"steps": n, "stepSeconds": s, "torch": bool}. A file `order-<rank>` in the
-log folder makes that rank do something at its next step: raise, exit-<code>, damaged, hang.
+The spec's `fake` block says what to do: {"steps": n, "stepSeconds": s, "torch": bool}. A file `order-<rank>`
+in the log folder makes that rank do something at its next step: raise, exit-<code>, damaged. A file `finish`
+ends the run when all ranks see one.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ def main(job: RankJob, local_rank: int) -> None:
     note(job, rank, "entered")
     mailbox = Mailbox(job.mailbox)
     fake = job.spec["fake"]
-    agree = _collective(job, rank, world) if fake.get("torch") else lambda pause: pause
+    agree = _collective(job, rank, world) if fake.get("torch") else lambda *votes: votes
     print(f"rank {rank} of {world} starts from step {job.record.restore.step}", flush=True)
     step, started = job.record.restore.step, time.time()
     while step < fake["steps"]:
         time.sleep(fake["stepSeconds"])
         _obey(job, rank, local_rank, mailbox)
-        pause = agree(mailbox.pause_requested())
+        pause, finish = agree(mailbox.pause_requested(), (job.log_dir / "finish").exists())
         step += 1
         if step == job.record.restore.step + 1:
             note(job, rank, "stepped")
@@ -49,6 +51,8 @@ def main(job: RankJob, local_rank: int) -> None:
             if local_rank == 0:
                 mailbox.post_result(Result("Paused", step, progress=progress))
             return
+        if finish:
+            break
     if local_rank == 0:
         mailbox.post_result(
             Result("Done", step, final=rank == 0, manifest="step-9.e1", export="/models/x", progress=progress)
@@ -62,7 +66,9 @@ def write_snapshot(job: RankJob, rank: int, local_rank: int, step: int) -> None:
     path.write_bytes(sealed(job.record.epoch, step, rung.layout, piece))
 
 
-def sealed(epoch: int, step: int, layout: tuple[int, int, int], piece: tuple[int, int, int], size: int = 0) -> bytes:
+def sealed(
+    epoch: int, step: int, layout: tuple[int, int, int], piece: tuple[int, int, int], size: int = 0
+) -> bytes:
     """A snapshot file of this many bytes of nothing."""
     end = form.HEADER_BYTES + size
     header = form.Header(
@@ -80,7 +86,14 @@ def sealed(epoch: int, step: int, layout: tuple[int, int, int], piece: tuple[int
 def note(job: RankJob, rank: int, what: str) -> None:
     """One line for the test, with the time (seconds since 1970)."""
     files = [path.name for path in job.restore_files]
-    line = {"at": time.time(), "what": what, "epoch": job.record.epoch, "rank": rank, "pid": os.getpid(), "files": files}
+    line = {
+        "at": time.time(),
+        "what": what,
+        "epoch": job.record.epoch,
+        "rank": rank,
+        "pid": os.getpid(),
+        "files": files,
+    }
     with (job.log_dir / "notes.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -95,10 +108,10 @@ def _collective(job: RankJob, rank: int, world: int) -> Any:
     store = dist.PrefixStore(where.prefix, client)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
 
-    def agree(pause: bool) -> bool:
-        votes = torch.tensor([float(pause)])
-        dist.all_reduce(votes)
-        return bool(votes.item() == world)
+    def agree(*votes: bool) -> list[bool]:
+        counts = torch.tensor([float(vote) for vote in votes])
+        dist.all_reduce(counts)
+        return [count == world for count in counts.tolist()]
 
     return agree
 
@@ -111,8 +124,6 @@ def _obey(job: RankJob, rank: int, local_rank: int, mailbox: Mailbox) -> None:
     order.unlink()
     if what == "raise":
         raise ValueError("the loss is a banana")
-    if what == "hang":
-        time.sleep(3600)
     if what == "damaged":
         mailbox.post_damaged("step-00000005.e0001")
         mailbox.post_error(RankExit(job.slot, local_rank, 65, "checkpoint step-00000005.e0001 is damaged"))
@@ -124,5 +135,7 @@ def _obey(job: RankJob, rank: int, local_rank: int, mailbox: Mailbox) -> None:
 
 
 def _progress(job: RankJob, step: int, steps: int, started: float) -> Progress:
-    summary = EpochSummary(job.record.epoch, started, job.record.restore.step + 1, step, time.time(), step * 100)
+    summary = EpochSummary(
+        job.record.epoch, started, job.record.restore.step + 1, step, time.time(), step * 100
+    )
     return Progress(step, 1.0 / step, step * 100, 1000.0, 1e-3, steps, summary)

@@ -5,24 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
-
 from tests.trainer import parity
+from torch.distributed.tensor import DTensor
+from transformers import LlamaConfig
+
 from trainer.config import OptimizerConfig
 from trainer.executor import Executor
 from trainer.initial import fill_initial
 from trainer.mesh import Axes, build_axes
 from trainer.optim import Optimizer
-from trainer.parameters import Parameter
 from trainer.parallelise import parallelise
+from trainer.parameters import Parameter
 from trainer.stage import Stage, build_stage
 from trainer.step import StepRunner, Votes
 from trainingrun.protocol.records import Rung
-from transformers import LlamaConfig
 
 
 def a_rung(
-    *, pipeline: int = 1, replicate: int = 1, shard: int = 1, tensor: int = 1, micro_batch: int = 2, global_batch: int = 8
+    *,
+    pipeline: int = 1,
+    replicate: int = 1,
+    shard: int = 1,
+    tensor: int = 1,
+    micro_batch: int = 2,
+    global_batch: int = 8,
 ) -> Rung:
     data = replicate * shard
     accumulation = -(-global_batch // (data * micro_batch))
@@ -40,7 +46,9 @@ def a_rung(
     )
 
 
-def build(rank: int, rung: Rung, model: dict[str, Any], dtype: torch.dtype, seed: int = 5) -> tuple[Axes, Stage, list[Parameter]]:
+def build(
+    rank: int, rung: Rung, model: dict[str, Any], dtype: torch.dtype, seed: int = 5
+) -> tuple[Axes, Stage, list[Parameter]]:
     axes = build_axes(rung, rank)
     config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
     config._attn_implementation = "sdpa"

@@ -1,7 +1,7 @@
 """A plain training loop with transformers and torch only, and the same data and weights for it and for ours.
 
-The plain loop trains one document at a time, unpacked: it needs no mask, no micro-batches and no ranks, and has none of
-the trainer's code. Ours gets the same documents packed into rows.
+The plain loop trains one document at a time, unpacked: it needs no mask, no micro-batches and no ranks, and
+has none of the trainer's code. Ours gets the same documents packed into rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def tiny_model(**changes: Any) -> dict[str, Any]:
 
 
 def documents_of_row(step: int, row: int) -> list[torch.Tensor]:
-    """Ragged documents, together at most SEQUENCE long, in which the next token mostly follows from the last."""
+    """Ragged documents, together at most SEQUENCE long, in which the next token mostly follows from the
+    last.
+    """
     generator = torch.Generator().manual_seed(1000 * step + row)
     documents, left = [], SEQUENCE - int(torch.randint(0, 4, (), generator=generator))
     while left >= 2:
@@ -68,14 +70,18 @@ def documents_of_row(step: int, row: int) -> list[torch.Tensor]:
         tokens = [int(torch.randint(0, 40, (), generator=generator))]
         while len(tokens) < length:
             noisy = float(torch.rand((), generator=generator)) < 0.1
-            tokens.append(int(torch.randint(0, 40, (), generator=generator)) if noisy else (tokens[-1] * 7 + 3) % 40)
+            tokens.append(
+                int(torch.randint(0, 40, (), generator=generator)) if noisy else (tokens[-1] * 7 + 3) % 40
+            )
         documents.append(torch.tensor(tokens))
         left -= length
     return documents
 
 
 def packed(rows: list[list[torch.Tensor]]) -> Batch:
-    """Rows of documents as one micro-batch; what is left of a row, and a row without documents, weighs nothing."""
+    """Rows of documents as one micro-batch; what is left of a row, and a row without documents, weighs
+    nothing.
+    """
     shape = (len(rows), SEQUENCE)
     batch = Batch(
         torch.zeros(shape, dtype=torch.int64),

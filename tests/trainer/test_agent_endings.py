@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.trainer.agent_process import AgentProcess, agents, wait_gone
+from tests.trainer.agent_process import AgentProcess, agents, wait_gone, wait_until
 from tests.trainer.fake_membership import FakeMembership
+
+from trainer.agent.endings import leaving
 from trainer.checkpoint import manifest
+from trainer.job import Mailbox, Result
 from trainingrun.protocol import names
-from trainingrun.protocol.messages import AgentPhase, DirectiveKind
+from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind
 
 
 @pytest.fixture
@@ -34,13 +37,17 @@ def ended(agent: AgentProcess, code: int) -> str:
         return f"{termination.reason}: {termination.message}"
 
 
-def test_a_specification_that_can_never_work_is_bad_configuration(tmp_path: Path, membership: FakeMembership) -> None:
+def test_a_specification_that_can_never_work_is_bad_configuration(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
     said = ended(AgentProcess(tmp_path, membership.url, fake={"steps": 0}), 64)
     assert said.startswith("BadConfiguration: spec.fake.steps: 0: not positive")
     assert not membership.seats
 
 
-def test_a_file_that_is_no_specification_is_bad_configuration(tmp_path: Path, membership: FakeMembership) -> None:
+def test_a_file_that_is_no_specification_is_bad_configuration(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
     said = ended(AgentProcess(tmp_path, membership.url, spec={"task": "pretrain"}), 64)
     assert "not a resolved one" in said
 
@@ -51,14 +58,18 @@ def test_a_missing_variable_is_bad_configuration(tmp_path: Path, membership: Fak
     assert "'three'" in said
 
 
-def test_a_checkpoint_location_of_another_run_is_bad_configuration(tmp_path: Path, membership: FakeMembership) -> None:
+def test_a_checkpoint_location_of_another_run_is_bad_configuration(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
     manifest.claim(tmp_path / "checkpoints", "another-uid", "another-run", False)
     said = ended(AgentProcess(tmp_path, membership.url), 64)
     assert said.startswith("BadConfiguration: spec.checkpoint.location.uri")
     assert "another-run" in said
 
 
-def test_data_that_cannot_be_prepared_is_bad_configuration(tmp_path: Path, membership: FakeMembership) -> None:
+def test_data_that_cannot_be_prepared_is_bad_configuration(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
     said = ended(AgentProcess(tmp_path, membership.url, fake={"badData": True}), 64)
     assert "spec.data.sources[0].uri" in said
 
@@ -70,41 +81,30 @@ def test_training_code_that_cannot_be_imported_is_said_with_its_traceback(
     assert "this training code is broken" in said
 
 
-def test_a_node_says_what_it_prepares_and_is_idle_only_after_that(tmp_path: Path, membership: FakeMembership) -> None:
-    """And: no checkpoint that can be used ends the node, and is never started again."""
-    with agents(AgentProcess(tmp_path, membership.url, fake={"prepareSeconds": 20})) as (agent,):
-        membership.wait_for(
-            lambda: any(r.activity == "tokenising" for r in membership.history), 30, "activity tokenising"
-        )
+def test_a_node_says_what_it_prepares_and_leaves_within_two_seconds_of_sigterm(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
+    fake = {"prepareSeconds": 6, "snapshots": True}
+    with agents(AgentProcess(tmp_path, membership.url, fake=fake)) as (agent,):
+        membership.wait_for(lambda: membership.heard("tokenising"), 30, "activity tokenising")
         membership.wait_phase(0, AgentPhase.IDLE, 60)
         assert {r.phase for r in membership.history[:-1]} == {AgentPhase.PREPARING}
         assert membership.history[-1].location_fresh
         membership.form([0])
-        agent.wait_notes("stepped", 1)
-        agent.order(1, "exit-66")
-        assert ended(agent, 66) == "NoUsableCheckpoint: ends with 66 on request"
-        assert membership.history[-1].phase is AgentPhase.FAILED
+        wait_until(lambda: list((agent.folder / "snapshots").rglob("*.snap")), 5)
+        started = time.monotonic()
+        agent.process.send_signal(signal.SIGTERM)
+        assert ended(agent, 75) == "Left: asked to stop by SIGTERM"
+        assert time.monotonic() - started < 2.0
+        assert list((agent.folder / "snapshots").rglob("*.snap"))
+        last = membership.history[-1]
+        assert (last.phase, last.activity) == (AgentPhase.IDLE, "leaving")
 
 
-def test_the_final_node_leaves_the_result_and_the_others_wait_to_be_told(
-    tmp_path: Path, membership: FakeMembership
-) -> None:
-    pair = [AgentProcess(tmp_path, membership.url, slot, fake={"steps": 20, "torch": True}) for slot in (0, 1)]
-    with agents(*pair):
-        for slot in (0, 1):
-            membership.wait_phase(slot, AgentPhase.IDLE, 60)
-        membership.form([0, 1])
-        assert pair[0].wait(30) == 0
-        assert membership.wait_phase(0, AgentPhase.DONE).phase is AgentPhase.DONE
-        last = pair[0].termination()
-        assert last is not None
-        assert (last.reason, last.step, last.tokens, last.loss) == ("Done", 20, 2000, 0.05)
-        assert (last.epoch, last.manifest, last.export) == (1, "step-9.e1", "/models/x")
-        assert last.summary is not None
-        assert last.summary.last_step == 20
-
-        membership.wait_phase(1, AgentPhase.DONE)
-        time.sleep(0.5)
-        assert pair[1].process.poll() is None
-        membership.direct(1, DirectiveKind.LEAVE, reason="Complete")
-        assert ended(pair[1], 0).startswith("Done")
+def test_a_member_that_is_told_that_the_run_is_complete_ends_well(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    mailbox.post_result(Result("Done", 300))
+    complete = leaving(Directive(1, DirectiveKind.LEAVE, reason="Complete"), 4, mailbox).termination
+    assert (complete.exit_code, complete.reason, complete.epoch, complete.step) == (0, "Done", 4, 300)
+    shrunk = leaving(Directive(1, DirectiveKind.LEAVE, reason="Shrunk"), 4, mailbox).termination
+    assert (shrunk.exit_code, shrunk.reason) == (75, "Left")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.agent_process import AgentProcess, agents, children, wait_gone, wait_until
 from tests.trainer.fake_membership import FakeMembership
+
 from trainingrun.protocol.messages import AgentPhase, DirectiveKind
 from trainingrun.protocol.records import Restore, RestoreSource
 
@@ -86,8 +86,13 @@ def test_a_killed_rank_is_reported_at_once_and_forked_again_within_a_second(worl
 
 
 def test_a_node_leaves_and_comes_back(world: World) -> None:
-    alone = world.run(0)
-    assert world.membership.wait_phase(1, AgentPhase.IDLE).epoch < alone
+    membership = world.membership
+    world.run()
+    nonce = membership.prepare((0, 1))
+    alone = membership.record((0,), nonce, Restore(RestoreSource.INITIAL))
+    membership.start(alone)
+    world.agents[0].wait_notes("stepped", alone.epoch)
+    assert membership.wait_phase(1, AgentPhase.IDLE).epoch < alone.epoch
     both = world.run(1, 0)  # and the order of members is the order of ranks
     assert [n["rank"] for n in world.agents[1].notes("entered", both)] in ([0, 1], [1, 0])
     assert world.membership.wait_step(1, 2, both).progress is not None
@@ -119,7 +124,9 @@ def test_pause_stops_all_ranks_at_the_same_step(world: World) -> None:
     steps = {path.read_text() for found in ends for path in found}
     assert all('"outcome": "Paused"' in text for text in steps)
     nonce = world.membership.prepare((0, 1))
-    report = world.membership.wait_phase(0, AgentPhase.PAUSED)  # a prepared node that has paused is still a paused one
+    report = world.membership.wait_phase(
+        0, AgentPhase.PAUSED
+    )  # a prepared node that has paused is still a paused one
     assert report.prepared == nonce
 
 
@@ -152,10 +159,19 @@ def test_a_start_for_another_session_or_an_epoch_that_ended_starts_nothing(world
         membership.wait_phase(slot, AgentPhase.FAILED)  # the other node's collective broke
     record = membership.record((0, 1), "n", Restore(RestoreSource.INITIAL))
     assert record.epoch == epoch + 1
-    stranger = tuple(type(m)(m.slot, m.incarnation, "stranger", m.node, m.address, m.peer_port) for m in record.members)
+    stranger = tuple(
+        type(m)(m.slot, m.incarnation, "stranger", m.node, m.address, m.peer_port) for m in record.members
+    )
     for slot in (0, 1):
-        membership.direct(slot, DirectiveKind.START, epoch=record.epoch, record=type(record)(**{**vars(record), "members": stranger}))
-        membership.direct(slot, DirectiveKind.START, epoch=epoch, record=type(record)(**{**vars(record), "epoch": epoch}))
+        membership.direct(
+            slot,
+            DirectiveKind.START,
+            epoch=record.epoch,
+            record=type(record)(**{**vars(record), "members": stranger}),
+        )
+        membership.direct(
+            slot, DirectiveKind.START, epoch=epoch, record=type(record)(**{**vars(record), "epoch": epoch})
+        )
     time.sleep(1.0)
     assert [membership.phase(slot) for slot in (0, 1)] == [AgentPhase.FAILED, AgentPhase.FAILED]
     assert world.agents[0].notes("entered", epoch + 1) == []
@@ -186,6 +202,30 @@ def test_stopping_and_continuing_an_agent_is_harmless(world: World) -> None:
     world.membership.wait_for(lambda: world.membership.seats[1].reported_at > at, 5)
     assert world.membership.wait_phase(1, AgentPhase.RUNNING).epoch == epoch
     assert len(world.agents[1].notes("entered", epoch)) == 2
+
+
+def test_a_node_fetches_the_pieces_that_it_lacks_before_its_ranks_start(world: World) -> None:
+    membership, joiner = world.membership, world.agents[1]
+    epoch = world.run()
+    membership.wait_step(0, 5, epoch)
+    nonce = membership.prepare((0, 1))
+    held = [s for s in membership.wait_phase(0, AgentPhase.IDLE).snapshots if len(s.pieces) == 2][-1]
+    for path in (joiner.folder / "snapshots").rglob("*.snap"):
+        path.unlink()
+    restore = Restore(RestoreSource.MEMORY, held.step, held.epoch, layout=held.layout, holders=(0,))
+    record = membership.record((0, 1), nonce, restore)
+    membership.start(record)
+    files = [note["files"] for note in joiner.wait_notes("entered", record.epoch)]
+    assert files == [[f"e{held.epoch:04d}.r{rank}.{'ab'[held.step % 2]}.snap" for rank in (0, 1)]] * 2
+    assert membership.wait_step(0, held.step + 1, record.epoch).phase is AgentPhase.RUNNING
+
+    # and when nobody can give them, the epoch fails and says what is missing
+    nonce = membership.prepare((0, 1))
+    membership.start(membership.record((0, 1), nonce, Restore(RestoreSource.MEMORY, 1, 1, layout=(1, 1, 2), holders=(0,))))
+    for slot in (0, 1):
+        failure = membership.wait_phase(slot, AgentPhase.FAILED).exits[0]
+        assert failure.exit_code == 65
+        assert "pieces [(0, 0, 0), (0, 0, 1)] of step 1 (epoch 1) cannot be fetched" in failure.message
 
 
 def test_fifty_restarts_leak_nothing(world: World) -> None:
@@ -220,18 +260,33 @@ def test_fifty_restarts_leak_nothing(world: World) -> None:
     assert len(list((world.agents[0].folder / "snapshots").rglob("*.snap"))) <= 8
 
 
-def test_sigterm_ends_an_agent_within_two_seconds_and_keeps_its_snapshots(world: World) -> None:
-    world.run(0, 1)
-    agent = world.agents[1]
-    wait_until(lambda: list((agent.folder / "snapshots").rglob("*.snap")), 5)
-    family = agent.family()
-    started = time.monotonic()
-    agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(5) == 75
-    assert time.monotonic() - started < 2.0
-    termination = agent.termination()
-    assert termination is not None
-    assert (termination.exit_code, termination.reason) == (75, "Left")
+def test_the_final_node_leaves_the_result_and_the_other_waits_for_what_comes(world: World) -> None:
+    last_steps = Restore(RestoreSource.DURABLE, step=99990, epoch=1, manifest="step-00099990.e0001")
+    record = world.membership.form((0, 1), last_steps)
+    family = world.agents[0].family()
+    assert world.agents[0].wait(30) == 0
     wait_gone(family)
-    assert list((agent.folder / "snapshots").rglob("*.snap"))
-    world.membership.wait_phase(0, AgentPhase.FAILED)  # its collective broke, and it waits for membership
+    assert world.membership.phase(0) is AgentPhase.DONE
+    last = world.agents[0].termination()
+    assert last is not None
+    assert (last.reason, last.step, last.tokens, last.loss) == ("Done", 100000, 10000000, 1e-5)
+    assert (last.epoch, last.manifest, last.export) == (record.epoch, "step-9.e1", "/models/x")
+    assert last.summary is not None
+    assert last.summary.last_step == 100000
+
+    assert world.membership.wait_phase(1, AgentPhase.DONE).epoch == record.epoch
+    world.run(1)  # say, because the final node died before it could save
+    assert world.agents[1].process.poll() is None
+
+
+def test_ranks_that_find_no_usable_checkpoint_end_the_node_for_good(world: World) -> None:
+    agent = world.agents[1]
+    world.run(1)
+    family = agent.family()
+    agent.order(1, "exit-66")
+    assert agent.wait(10) == 66
+    wait_gone(family)
+    last = agent.termination()
+    assert last is not None
+    assert (last.reason, last.message) == ("NoUsableCheckpoint", "ends with 66 on request")
+    assert world.membership.phase(1) is AgentPhase.FAILED

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.agent_process import AgentProcess, agents, wait_gone
 from tests.trainer.fake_membership import FakeMembership
+
 from trainingrun.protocol.messages import AgentPhase, DirectiveKind
 
 
@@ -31,7 +31,7 @@ def test_training_goes_on_without_membership_and_a_dead_rank_waits_for_it(
         step = membership.wait_step(0, 1, 1).progress.step  # type: ignore[union-attr]
 
         with membership.away():
-            time.sleep(5)
+            time.sleep(3)
         report = membership.wait_step(0, step + 50, 1)
         assert report.phase is AgentPhase.RUNNING
         assert membership.seats[0].joins == 1
@@ -49,7 +49,7 @@ def test_training_goes_on_without_membership_and_a_dead_rank_waits_for_it(
             assert len(agent.notes("entered", 1)) == 2  # no world of its own
         back = time.time()
         report = membership.wait_phase(0, AgentPhase.FAILED, 5)
-        assert [e.exit_code for e in report.exits][0] == 137
+        assert next(e.exit_code for e in report.exits) == 137
         membership.form([0])
         stepped = agent.wait_notes("stepped", 2)
         print(f"first step {max(n['at'] for n in stepped) - back:.2f} s after membership was back")
@@ -85,7 +85,9 @@ def test_a_refused_join_ends_the_agent(
         wait_gone(family)
 
 
-def test_an_answer_that_is_not_membership_s_is_not_believed(tmp_path: Path, membership: FakeMembership) -> None:
+def test_an_answer_that_is_not_membership_s_is_not_believed(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
     membership.refuse = (404, "NotFound")  # as a proxy in between might say
     with agents(AgentProcess(tmp_path, membership.url)) as (agent,):
         time.sleep(2)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.agent_process import AgentProcess, agents, children, wait_gone, wait_until
 from tests.trainer.fake_membership import FakeMembership
+
 from trainingrun.protocol.messages import AgentPhase
+from trainingrun.protocol.records import Restore, RestoreSource
 
 SEED = 20
 
@@ -40,20 +41,22 @@ def test_no_process_outlives_an_agent_that_is_killed_at_any_instant_of_its_start
             agent.process.kill()
             agent.process.wait()
             wait_gone(family)
-            wait_until(lambda agent=agent: not agent.family(), 3, f"killed after {instant:.2f} s: {agent.family()}")
+            wait_until(
+                lambda agent=agent: not agent.family(), 3, f"killed after {instant:.2f} s: {agent.family()}"
+            )
 
 
 def test_no_process_outlives_an_agent_that_is_killed_while_ranks_start_and_run(
     tmp_path: Path, membership: FakeMembership
 ) -> None:
     chance = random.Random(SEED)
-    started = [AgentProcess(tmp_path, membership.url, slot) for slot in range(4)]
+    started = [AgentProcess(tmp_path, membership.url, slot) for slot in range(3)]
     with agents(*started):
         for agent in started:
             membership.wait_phase(agent.slot, AgentPhase.IDLE, 60)
         for agent in started:
             nonce = membership.prepare([agent.slot])
-            membership.start(membership.record([agent.slot], nonce, _fresh()))
+            membership.start(membership.record([agent.slot], nonce, Restore(RestoreSource.INITIAL)))
             time.sleep(chance.choice([chance.uniform(0, 0.1), chance.uniform(0, 0.6)]))
             family = agent.family()
             agent.process.kill()
@@ -62,8 +65,12 @@ def test_no_process_outlives_an_agent_that_is_killed_while_ranks_start_and_run(
             wait_until(lambda agent=agent: not agent.family(), 3, "all of its session is gone")
 
 
-def test_ranks_die_with_their_fork_server_and_leave_no_one_behind(tmp_path: Path, membership: FakeMembership) -> None:
-    """Ten kills of a rank or of the fork server at random instants; afterwards only what belongs there is there."""
+def test_ranks_die_with_their_fork_server_and_leave_no_one_behind(
+    tmp_path: Path, membership: FakeMembership
+) -> None:
+    """Ten kills of a rank or of the fork server at random instants; afterwards only what belongs there is
+    there.
+    """
     chance = random.Random(SEED)
     with agents(AgentProcess(tmp_path, membership.url)) as (agent,):
         membership.wait_phase(0, AgentPhase.IDLE, 60)
@@ -73,11 +80,12 @@ def test_ranks_die_with_their_fork_server_and_leave_no_one_behind(tmp_path: Path
             server = agent.fork_server()
             ranks = children(server)
             victim = server if turn in (3, 7) else chance.choice(ranks) if ranks else None
-            if victim is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-                membership.wait_phase(0, AgentPhase.FAILED, 20)
-            wait_until(lambda ranks=ranks: not any(Path(f"/proc/{pid}").exists() for pid in ranks) or victim is None, 3)
+            if victim is None:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            membership.wait_phase(0, AgentPhase.FAILED, 20)
+            wait_until(lambda gone=ranks: not any(Path(f"/proc/{pid}").exists() for pid in gone), 3)
         membership.prepare([0], 60)
         wait_until(lambda: not children(agent.fork_server()), 3, "no ranks")
         assert len(agent.family()) == 3  # agent, resource tracker, fork server
@@ -85,9 +93,3 @@ def test_ranks_die_with_their_fork_server_and_leave_no_one_behind(tmp_path: Path
         agent.process.kill()
         agent.process.wait()
         wait_gone(family)
-
-
-def _fresh():  # type: ignore[no-untyped-def]
-    from trainingrun.protocol.records import Restore, RestoreSource
-
-    return Restore(RestoreSource.INITIAL)

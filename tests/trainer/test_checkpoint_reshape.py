@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-
 from tests.trainer import cuts
 from tests.trainer.cuts import Cut
 from tests.trainer.worlds import run_world
+
 from trainer.checkpoint.manifest import Manifest
 from trainer.checkpoint.restore import from_durable
 
@@ -42,7 +42,9 @@ def every_byte_is_in_the_manifest_once(location: Path, names: list[str]) -> None
     for name in names:
         manifest = Manifest.read(location / name)
         for file, size in manifest.files.items():
-            spans = sorted((i.byte_offset, i.byte_offset + i.byte_length) for i in manifest.items if i.file == file)
+            spans = sorted(
+                (i.byte_offset, i.byte_offset + i.byte_length) for i in manifest.items if i.file == file
+            )
             assert [spans[0][0], *(end for _, end in spans)] == [*(start for start, _ in spans), size]
         pieces = {(item.name, item.offsets) for item in manifest.items}
         assert len(pieces) == len(manifest.items)

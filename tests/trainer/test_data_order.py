@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.texts import a_store
+
 from trainer.data.batches import BatchReader, read_log, sample_hash
 from trainer.data.blocks import IGNORED
 from trainer.data.order import SampleOrder
@@ -37,7 +38,7 @@ def test_the_order_of_a_run_under_way_never_changes_with_the_software() -> None:
 
 def test_the_order_looks_random() -> None:
     ids = SampleOrder(10_000, seed=17).ids(0, 10_000)
-    steps = sum(abs(a - b) for a, b in zip(ids, ids[1:], strict=False)) / 9_999
+    steps = sum(abs(a - b) for a, b in pairwise(ids)) / 9_999
     assert 3_200 < steps < 3_470  # a third of the samples
     assert 4_700 < sum(ids[:500]) / 500 < 5_300
 
@@ -48,7 +49,9 @@ def test_a_large_corpus_needs_no_table() -> None:
     assert all(0 <= sample < 3_000_000_000 for sample in ids)
 
 
-def readers(store: TokenStore, shape: tuple[int, int, int], batch: int, log: Path | None = None) -> list[BatchReader]:
+def readers(
+    store: TokenStore, shape: tuple[int, int, int], batch: int, log: Path | None = None
+) -> list[BatchReader]:
     data, rows, accumulation = shape
     return [
         BatchReader(
@@ -115,7 +118,9 @@ def test_any_sequence_of_sizes_reads_each_sample_once(tmp_path: Path) -> None:
             for position, sample in zip(line["positions"], line["ids"], strict=True)
         }
         assert sum(len(line["ids"]) for line in lines) == steps * batch
-        assert [at[position] for position in range(steps * batch)] == SampleOrder(30, 17).ids(0, steps * batch)
+        assert [at[position] for position in range(steps * batch)] == SampleOrder(30, 17).ids(
+            0, steps * batch
+        )
 
 
 def test_the_log_holds_what_was_read(tmp_path: Path) -> None:
@@ -137,5 +142,7 @@ def test_a_log_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 def test_a_batch_that_does_not_fit_is_refused_with_the_equation(tmp_path: Path) -> None:
     store = a_store(tmp_path / "s", [100])
-    with pytest.raises(ValueError, match=r"data 2 x accumulation 1 x micro-batch 3 = 6 places, but the global batch is 7"):
+    with pytest.raises(
+        ValueError, match=r"data 2 x accumulation 1 x micro-batch 3 = 6 places, but the global batch is 7"
+    ):
         readers(store, (2, 3, 1), 7)

@@ -5,16 +5,17 @@ import multiprocessing
 import os
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.texts import a_spec, quiet
+from transformers import AutoTokenizer
+
 from trainer.data import prepare as prepare_module
 from trainer.data.errors import DataError
 from trainer.data.prepare import prepare, prepared
 from trainer.data.sources import Source, stdlib_documents
-from transformers import AutoTokenizer
 
 TEXTS = ["The quick brown fox.\n", "jumps över the lazy dog, 世界.\n", "def f(x):\n    return x\n"]
 
@@ -36,7 +37,7 @@ def test_a_folder_becomes_a_store_whose_tokens_decode_to_its_documents(corpus: P
     tokenizer = AutoTokenizer.from_pretrained(data.tokenizer_dir, local_files_only=True)
     assert tokenizer.eos_token_id == data.train.end_token
     starts = data.train.starts.tolist()
-    for number, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for number, (start, end) in enumerate(pairwise(starts)):
         ids = data.train.read(start, end).tolist()
         assert ids[-1] == data.train.end_token
         assert tokenizer.decode(ids[:-1]) == TEXTS[number] * 5
@@ -55,7 +56,9 @@ def test_the_same_content_is_prepared_once_and_gives_the_same_tokenizer(corpus: 
     assert again.fingerprint == first.fingerprint == prepared(spec, tmp_path / "cache").fingerprint
     elsewhere = prepare(spec, tmp_path / "other", quiet)
     for file in ("tokenizer/tokenizer.json", "train/tokens.bin", "heldout/tokens.bin"):
-        assert (elsewhere.tokenizer_dir.parent / file).read_bytes() == (first.tokenizer_dir.parent / file).read_bytes()
+        assert (elsewhere.tokenizer_dir.parent / file).read_bytes() == (
+            first.tokenizer_dir.parent / file
+        ).read_bytes()
 
 
 def test_changed_content_is_prepared_anew(corpus: Path, tmp_path: Path) -> None:
@@ -104,7 +107,10 @@ def test_a_bad_line_is_named(tmp_path: Path, content: str, message: str) -> None
 @pytest.mark.parametrize(
     "uri, message",
     [
-        ("file:///does/not/exist.txt", r"spec.data.sources\[0\].uri: 'file:///does/not/exist.txt': there is no file"),
+        (
+            "file:///does/not/exist.txt",
+            r"spec.data.sources\[0\].uri: 'file:///does/not/exist.txt': there is no file",
+        ),
         ("s3://lake/chat", r"'s3://lake/chat': not a source that can be read here. Fix: use file:///PATH"),
         ("python-stdlib:tests", r"not a source"),
     ],

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.trainer.texts import END, a_store
+
+from trainer.data import store as store_module
 from trainer.data.blocks import IGNORED, PADDING_DOCUMENT, block
 from trainer.data.errors import StoreDamaged
-from trainer.data.store import BLOCK_BYTES, StoreWriter, TokenStore
+from trainer.data.store import StoreWriter, TokenStore
+
+BLOCK_BYTES = 4096
 
 
 def test_two_documents_in_a_row_have_the_targets_they_would_have_alone(tmp_path: Path) -> None:
@@ -70,9 +73,10 @@ def test_a_truncated_store_is_refused_with_file_and_offset(tmp_path: Path) -> No
     assert raised.value.offset == 150
 
 
-def test_a_flipped_bit_is_found_and_its_block_named(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_and_its_block_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BLOCK_BYTES", BLOCK_BYTES)
     with StoreWriter(tmp_path / "s", 1000, END) as writer:
-        writer.add(np.arange(BLOCK_BYTES, dtype=np.int64) % 1000)  # two blocks and a bit
+        writer.add([number % 1000 for number in range(BLOCK_BYTES)])  # two blocks and a bit
     store = TokenStore(tmp_path / "s")
     store.verify()
     data = bytearray((tmp_path / "s" / "tokens.bin").read_bytes())

@@ -11,7 +11,9 @@ from trainer.data.store import StoreWriter, TokenStore
 END = 0
 
 
-def a_spec(*uris: str, heldout: tuple[str, ...] = (), vocabulary: int = 300, tokenizer: str | None = None) -> dict[str, Any]:
+def a_spec(
+    *uris: str, heldout: tuple[str, ...] = (), vocabulary: int = 300, tokenizer: str | None = None
+) -> dict[str, Any]:
     """A resolved spec over these sources."""
     golden = Path(__file__).parent.parent / "golden" / "resolved-spec.json"
     spec: dict[str, Any] = json.loads(golden.read_text())

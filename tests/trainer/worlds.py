@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import multiprocessing
+import os
 import pickle
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -14,24 +16,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PRELOAD = (
-    "torch",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "transformers.models.llama.modeling_llama",
-)
+PRELOAD = ("trainer.rank",)
 TIMEOUT_SECONDS = 120
+
+
+def warm_context() -> Any:
+    """Processes of it are forks of a server that has imported the trainer."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server has no other way to find it
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    return context
 
 
 def run_world(function: Callable[..., Any], world: int, *arguments: Any) -> list[Any]:
     """`function(rank, *arguments)` on each rank of a new gloo world; the results by rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
+    context = warm_context()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    sent = pickle.dumps(arguments)  # by value: torch's own way shares file descriptors with a process that may be gone
+    sent = pickle.dumps(
+        arguments
+    )  # by value: torch's own way shares file descriptors with a process that may be gone
     pipes, processes = [], []
     for rank in range(world):
         ours, theirs = context.Pipe(duplex=False)
@@ -63,9 +68,7 @@ def _results(pipes: list[Any]) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _rank(
-    pipe: Any, function: Callable[..., Any], rank: int, world: int, port: int, sent: bytes
-) -> None:
+def _rank(pipe: Any, function: Callable[..., Any], rank: int, world: int, port: int, sent: bytes) -> None:
     torch.set_num_threads(1)
     try:
         if world > 1:

@@ -1,9 +1,9 @@
 """The global gradient norm, in which each parameter counts once however it is cut.
 
-A rank's contribution is the squared norm of its own part, divided by the number of ranks that hold the same part; the
-sum of all contributions over the world is the squared norm. That sum travels in the step's one small all-reduce, so
-every rank clips by exactly the same number. Reading placements by mesh axis covers plain tensors (whole on each rank of
-their stage), one- and two-dimensional ones and strided shards alike.
+A rank's contribution is the squared norm of its own part, divided by the number of ranks that hold the same
+part; the sum of all contributions over the world is the squared norm. That sum travels in the step's one
+small all-reduce, so every rank clips by exactly the same number. Reading placements by mesh axis covers
+plain tensors (whole on each rank of their stage), one- and two-dimensional ones and strided shards alike.
 """
 
 from __future__ import annotations

@@ -1,23 +1,28 @@
 """What a run's resolved specification asks of the trainer, checked; readable without torch.
 
 `read_config(spec)` turns the API form (camelCase keys, defaults filled in) into frozen dataclasses, and
-`check_rung(config, rung)` says whether a plan's rung can train it. Both raise `ConfigError` with field, value and fix.
-They are called by every rank before anything else, and must never touch a device, a file or the network.
+`check_rung(config, rung)` says whether a plan's rung can train it. Both raise `ConfigError` with field,
+value and fix. They are called by every rank before anything else, and must never touch a device, a file or
+the network.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint.location import path_of
 from trainer.errors import ConfigError
 from trainingrun.protocol.records import Rung
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`transformers_config` goes to transformers as it is; the other fields are what the trainer decides by."""
+    """`transformers_config` goes to transformers as it is; the other fields are what the trainer decides
+    by.
+    """
 
     transformers_config: dict[str, Any]
     hidden_size: int
@@ -48,7 +53,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    location: str
+    location: Path
     memory_interval_steps: int | None  # None: measured; 0: off
     durable_interval_seconds: float | None
     durable_interval_steps: int | None
@@ -68,7 +73,7 @@ class TrainerConfig:
     training_seed: int
     data_seed: int
     threads_per_process: int
-    output_location: str
+    output: Path  # folder of the exported model
 
 
 def read_config(spec: dict[str, Any]) -> TrainerConfig:
@@ -99,8 +104,10 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
         total_steps=_total_steps(training["duration"], global_batch * sequence_length),
         training_seed=int(training["seed"]),
         data_seed=int(spec["data"]["seed"]),
-        threads_per_process=max(1, int(_cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))),
-        output_location=spec["output"]["uri"],
+        threads_per_process=max(
+            1, int(_cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))
+        ),
+        output=_folder("spec.output.uri", spec["output"]["uri"]),
     )
 
 
@@ -218,7 +225,9 @@ def _optimizer(optimizer: dict[str, Any]) -> OptimizerConfig:
 
 def _schedule(schedule: dict[str, Any]) -> ScheduleConfig:
     if schedule["name"] not in ("Cosine", "Constant"):
-        raise ConfigError("spec.training.schedule.name", schedule["name"], "not supported", "use Cosine or Constant")
+        raise ConfigError(
+            "spec.training.schedule.name", schedule["name"], "not supported", "use Cosine or Constant"
+        )
     return ScheduleConfig(
         name=schedule["name"],
         warmup_permille=int(schedule["warmupPermille"]),
@@ -229,12 +238,19 @@ def _schedule(schedule: dict[str, Any]) -> ScheduleConfig:
 def _checkpoint(checkpoint: dict[str, Any]) -> CheckpointConfig:
     durable = checkpoint["durable"]
     return CheckpointConfig(
-        location=checkpoint["location"]["uri"],
+        location=_folder("spec.checkpoint.location.uri", checkpoint["location"]["uri"]),
         memory_interval_steps=checkpoint["memory"]["intervalSteps"],
         durable_interval_seconds=durable["intervalSeconds"],
         durable_interval_steps=durable["intervalSteps"],
         keep_last=durable["keepLast"],
     )
+
+
+def _folder(field: str, uri: str) -> Path:
+    try:
+        return path_of(uri)
+    except ConfigError:
+        raise ConfigError(field, uri, "not a folder that can be used", "use file:///PATH") from None
 
 
 def _global_batch(batch: dict[str, Any], sequence_length: int) -> int:

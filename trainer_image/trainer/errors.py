@@ -1,7 +1,7 @@
 """The trainer's typed errors, each with the exit code that tells the agent what to do next.
 
-A rank that raises one of these ends with its `exit_code`; any other exception ends it with APPLICATION. Standard
-library only. Messages are written for the person who has to act: field, value, fix.
+A rank that raises one of these ends with its `exit_code`; any other exception ends it with APPLICATION.
+Standard library only. Messages are written for the person who has to act: field, value, fix.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from trainer.data.errors import DataError
 from trainer.data.prepare import PreparedData, prepared
 from trainer.data.store import TokenStore
 from trainer.errors import TrainerError
+from trainingrun.protocol.exit_codes import ExitCode
 
 TOKEN_LIMIT = 131_072  # of the held-out text, from its start: seconds on a slow core
 BIGRAM_TRAINING_LIMIT = 20_000_000
@@ -129,6 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except (OSError, json.JSONDecodeError) as error:
+        print(f"error: --model, --spec or --cache cannot be read: {error}", file=sys.stderr)
+        return int(ExitCode.BAD_CONFIGURATION)
     print(json.dumps(result))
     return 0
 

@@ -1,7 +1,7 @@
 """Forward and backward of one step's micro-batches, with or without a pipeline.
 
-Leaves gradients that are summed over the micro-batches and over the tensor and shard axes. Data ranks talk once, in the
-last micro-batch, whatever the accumulation.
+Leaves gradients that are summed over the micro-batches and over the tensor and shard axes. Data ranks talk
+once, in the last micro-batch, whatever the accumulation.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Executor:
     def run(self, batches: Sequence[MicroBatch], *, weight: float) -> float:
         """`weight` x the sum of the token losses of `batches`; 0.0 on pipeline stages before the last.
 
-        `weight` is 1 / tokens of the global batch. It scales the loss rather than the gradients, so that every rounding
-        in the backward pass is the one of a plain loop that differentiates the mean.
+        `weight` is 1 / tokens of the global batch. It scales the loss rather than the gradients, so that
+        every rounding in the backward pass is the one of a plain loop that differentiates the mean.
         """
         self._weight = weight
         if self._schedule is not None:
@@ -92,7 +92,9 @@ class Executor:
             axes.index["pipeline"],
             rung.pipeline,
             torch.device("cpu"),
-            input_args=torch.empty(shape, dtype=torch.int64, device="meta") if self._stage.is_first else hidden,
+            input_args=torch.empty(shape, dtype=torch.int64, device="meta")
+            if self._stage.is_first
+            else hidden,
             output_args=activations(columns) if self._stage.is_last else hidden,
             group=axes.group("pipeline"),
         )

@@ -1,7 +1,8 @@
-"""From the gradients that autograd left to those of the whole global batch, on this rank's own part of each parameter.
+"""From the gradients that autograd left to those of the whole global batch, on this rank's own part of each
+parameter.
 
-Tensor and shard axes are summed by the modules themselves during the backward pass; what is left is the replicate
-axis, summed here once a step. Called by the step, between the last backward and the update.
+Tensor and shard axes are summed by the modules themselves during the backward pass; what is left is the
+replicate axis, summed here once a step. Called by the step, between the last backward and the update.
 """
 
 from __future__ import annotations

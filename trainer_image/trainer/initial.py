@@ -1,8 +1,9 @@
 """Initial weights that do not depend on how the model is cut.
 
-Each parameter is drawn as a whole, by a generator seeded with the run's seed and the parameter's name, and each rank
-keeps its shard: every parallel layout starts from the same bits, and FP64 starts from the numbers of FP32. The
-distributions are those of transformers' Llama: normal(0, initializer_range), ones for norms, zeros for biases.
+Each parameter is drawn as a whole, by a generator seeded with the run's seed and the parameter's name, and
+each rank keeps its shard: every parallel layout starts from the same bits, and FP64 starts from the numbers
+of FP32. The distributions are those of transformers' Llama: normal(0, initializer_range), ones for norms,
+zeros for biases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sum of token losses of a micro-batch, over logits that may be cut by vocabulary.
 
-A sum, never a mean: sums add up over micro-batches and ranks, and the step divides once by the number of tokens that
-weigh in the whole global batch. Means of means give short documents too much weight.
+A sum, never a mean: sums add up over micro-batches and ranks, and the step divides once by the number of
+tokens that weigh in the whole global batch. Means of means give short documents too much weight.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def token_loss_sum(
 ) -> torch.Tensor:
     """Sum of cross entropies, a scalar in the dtype of the logits; 0 when every label is ignored.
 
-    `logits` `[b, S, V]`, or with `group` this rank's columns `[b, S, V_local]`, the first of which is column `offset`
-    of the whole; `labels` `[b, S]`, already shifted, IGNORED where a token weighs nothing. Every rank of `group` gets
-    the same sum.
+    `logits` `[b, S, V]`, or with `group` this rank's columns `[b, S, V_local]`, the first of which is
+    column `offset` of the whole; `labels` `[b, S]`, already shifted, IGNORED where a token weighs nothing.
+    Every rank of `group` gets the same sum.
     """
     flat_logits, flat_labels = logits.flatten(0, 1), labels.flatten()
     if group is None:

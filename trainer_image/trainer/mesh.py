@@ -1,7 +1,8 @@
 """The axes of an epoch's world, as process groups and as a device mesh.
 
-Ranks are laid out as `Rung` says: tensor varies fastest, then shard, then replicate, then pipeline. Axes of degree 1
-get no group and no mesh dimension: each group costs a round of connections at every start of the ranks.
+Ranks are laid out as `Rung` says: tensor varies fastest, then shard, then replicate, then pipeline. Axes of
+degree 1 get no group and no mesh dimension: each group costs a round of connections at every start of the
+ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Axes:
 
     @property
     def data_rank(self) -> int:
-        """Which share of the global batch this rank reads; equal for all ranks of one model replica's slice."""
+        """Which share of the global batch this rank reads; equal for all ranks of one model replica's
+        slice.
+        """
         return self.index["replicate"] * self.degrees["shard"] + self.index["shard"]
 
     @property
@@ -77,7 +80,12 @@ def coordinates(rank: int, degrees: dict[str, int]) -> dict[str, int]:
 
 def build_axes(rung: Rung, rank: int) -> Axes:
     """Collective over the default process group, unless the world is a single rank."""
-    degrees = {"pipeline": rung.pipeline, "replicate": rung.replicate, "shard": rung.shard, "tensor": rung.tensor}
+    degrees = {
+        "pipeline": rung.pipeline,
+        "replicate": rung.replicate,
+        "shard": rung.shard,
+        "tensor": rung.tensor,
+    }
     used = [axis for axis in AXES if degrees[axis] > 1]
     mesh = None
     if used:

@@ -1,8 +1,9 @@
 """AdamW over this rank's own part of each parameter.
 
-The update is elementwise, so it works on local tensors that share the parameters' storage: no tensor subclass is in the
-way, and any cut gives the same numbers. Weight decay is for matrices; norm weights and biases are never decayed.
-Moments exist from the start, so that a checkpoint of any step has the same tensors.
+The update is elementwise, so it works on local tensors that share the parameters' storage: no tensor
+subclass is in the way, and any cut gives the same numbers. Weight decay is for matrices; norm weights and
+biases are never decayed. Moments exist from the start, so that a checkpoint of any step has the same
+tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Optimizer:
         self.parameters = list(parameters)
         self._locals = {p.name: nn.Parameter(local(p.cut)) for p in self.parameters}
         groups = [
-            {"params": [p for name, p in self._locals.items() if decays(name)], "weight_decay": config.weight_decay},
+            {
+                "params": [p for name, p in self._locals.items() if decays(name)],
+                "weight_decay": config.weight_decay,
+            },
             {"params": [p for name, p in self._locals.items() if not decays(name)], "weight_decay": 0.0},
         ]
         self._adamw = torch.optim.AdamW(
@@ -53,7 +57,9 @@ class Optimizer:
 
     @torch.no_grad()
     def update(self, gradients: list[torch.Tensor], *, scale: float, learning_rate: float) -> None:
-        """One update by `scale` x `gradients` (local, in the order of the parameters; they are overwritten)."""
+        """One update by `scale` x `gradients` (local, in the order of the parameters; they are
+        overwritten).
+        """
         torch._foreach_mul_(gradients, scale)
         for parameter, gradient in zip(self._locals.values(), gradients, strict=True):
             parameter.grad = gradient
@@ -73,7 +79,9 @@ class Optimizer:
             state["step"].fill_(float(count))
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """`<name>.exp_avg`, `<name>.exp_avg_sq`: cut like their parameters, sharing storage with the optimizer."""
+        """`<name>.exp_avg`, `<name>.exp_avg_sq`: cut like their parameters, sharing storage with the
+        optimizer.
+        """
         tensors = {}
         for parameter in self.parameters:
             state = self._adamw.state[self._locals[parameter.name]]

@@ -67,7 +67,8 @@ def tensor_plan(stage: Stage) -> dict[str, ParallelStyle]:
 
 def _shard(stage: Stage, axes: Axes) -> None:
     mesh = axes.submesh("shard")
-    # A pipeline runs several forwards before the first backward: gathering again for each would cost more than it saves.
+    # A pipeline runs several forwards before the first backward: gathering again for each would cost more
+    # than it saves.
     reshard = axes.degree("pipeline") == 1
     for module in [*stage.layers, stage]:
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard)

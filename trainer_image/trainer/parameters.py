@@ -1,7 +1,9 @@
-"""One parameter of this rank, seen from both sides: how the whole one is cut, and where autograd finds its part.
+"""One parameter of this rank, seen from both sides: how the whole one is cut, and where autograd finds its
+part.
 
-The two are the same tensor, except under tensor parallelism alone: there the modules compute on plain local tensors,
-because a DTensor in every call costs more than a small layer, and `cut` is a view of them that knows the whole.
+The two are the same tensor, except under tensor parallelism alone: there the modules compute on plain local
+tensors, because a DTensor in every call costs more than a small layer, and `cut` is a view of them that
+knows the whole.
 """
 
 from __future__ import annotations

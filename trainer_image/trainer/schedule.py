@@ -1,9 +1,9 @@
 """The learning rate as a function of the global step alone.
 
-Steps count from 1: the update of step s uses `learning_rate(s)`. Warm-up is linear, s / W of the peak for s <= W, so
-that the first update is not a wasted one and step W runs at the peak; then half a cosine from the peak at step W down
-to the minimum at the last step N. Because only the global step counts, a resume, a resize or a skipped update changes
-nothing.
+Steps count from 1: the update of step s uses `learning_rate(s)`. Warm-up is linear, s / W of the peak for s
+<= W, so that the first update is not a wasted one and step W runs at the peak; then half a cosine from the
+peak at step W down to the minimum at the last step N. Because only the global step counts, a resume, a
+resize or a skipped update changes nothing.
 """
 
 from __future__ import annotations

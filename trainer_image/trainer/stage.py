@@ -1,8 +1,9 @@
 """One pipeline stage, cut from a transformers LlamaForCausalLM, with the names of its parameters kept.
 
-The modules are transformers' own, so numerics are those of the model a user would train with it (its RMS norms and
-rotary tables compute in float32 at any precision). A stage is built on the meta device: whoever parallelises it gives
-storage to what this rank keeps. Attention never crosses a document. The stage knows nothing of ranks or groups.
+The modules are transformers' own, so numerics are those of the model a user would train with it (its RMS
+norms and rotary tables compute in float32 at any precision). A stage is built on the meta device: whoever
+parallelises it gives storage to what this rank keeps. Attention never crosses a document. The stage knows
+nothing of ranks or groups.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def llama_config(model: ModelConfig, vocabulary_size: int) -> LlamaConfig:
 class Stage(nn.Module):
     """Layers `first_layer`..`last_layer` (exclusive), with the embedding at the start or the head at the end.
 
-    Forward takes token ids `[b, S]` (first stage) or hidden states `[b, S, hidden]`, and gives hidden states or
-    logits `[b, S, vocabulary]` (last stage).
+    Forward takes token ids `[b, S]` (first stage) or hidden states `[b, S, hidden]`, and gives hidden
+    states or logits `[b, S, vocabulary]` (last stage).
     """
 
     def __init__(self, whole: LlamaForCausalLM, first_layer: int, last_layer: int) -> None:
@@ -41,7 +42,9 @@ class Stage(nn.Module):
         self.model = nn.Module()
         if self.is_first:
             self.model.embed_tokens = whole.model.embed_tokens
-        self.model.layers = nn.ModuleDict({str(i): whole.model.layers[i] for i in range(first_layer, last_layer)})
+        self.model.layers = nn.ModuleDict(
+            {str(i): whole.model.layers[i] for i in range(first_layer, last_layer)}
+        )
         if self.is_last:
             self.model.norm = whole.model.norm
             self.lm_head = whole.lm_head
@@ -53,12 +56,16 @@ class Stage(nn.Module):
     def layers(self) -> list[nn.Module]:
         return list(self.model.layers.values())
 
-    def forward(self, inputs: torch.Tensor, position_ids: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, inputs: torch.Tensor, position_ids: torch.Tensor, document_ids: torch.Tensor
+    ) -> torch.Tensor:
         hidden = self.model.embed_tokens(inputs) if self.is_first else inputs
         mask = document_mask(document_ids)
         positions = self.model.rotary_emb(hidden, position_ids=position_ids)
         for layer in self.model.layers.values():
-            hidden = layer(hidden, attention_mask=mask, position_embeddings=positions, position_ids=position_ids)
+            hidden = layer(
+                hidden, attention_mask=mask, position_embeddings=positions, position_ids=position_ids
+            )
         return self.lm_head(self.model.norm(hidden)) if self.is_last else hidden
 
 

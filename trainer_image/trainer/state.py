@@ -1,9 +1,9 @@
 """The training state under names that do not depend on how the model is cut.
 
-`tensors()` gives `model.<name>`, `optim.<name>.exp_avg` and `optim.<name>.exp_avg_sq`, where <name> is transformers'
-name of the parameter; they are this rank's live tensors, and restoring fills them in place. `scalars()` is the rest, as
-JSON. There is nothing else to restore: the data order and the learning rate follow from the step, and random numbers
-from (seed, step, rank).
+`tensors()` gives `model.<name>`, `optim.<name>.exp_avg` and `optim.<name>.exp_avg_sq`, where <name> is
+transformers' name of the parameter; they are this rank's live tensors, and restoring fills them in place.
+`scalars()` is the rest, as JSON. There is nothing else to restore: the data order and the learning rate
+follow from the step, and random numbers from (seed, step, rank).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from trainer.optim import Optimizer
+from trainer.step import StepResult
 
 
 @dataclass
@@ -24,6 +25,14 @@ class TrainingState:
     tokens: int = 0  # that weighed, of the run
     loss: float = 0.0  # of `step`
     learning_rate: float = 0.0  # of `step`
+
+    def advance(self, result: StepResult, *, learning_rate: float, samples: int) -> None:
+        """One step more is done, whether or not it changed the weights."""
+        self.step += 1
+        self.samples += samples
+        self.tokens += result.tokens
+        self.loss = result.loss
+        self.learning_rate = learning_rate
 
     def tensors(self) -> dict[str, torch.Tensor]:
         weights = {f"model.{p.name}": p.cut for p in self.optimizer.parameters}

@@ -1,8 +1,9 @@
 """One optimizer step: count the tokens, forward and backward, gradients of the global batch, agree, update.
 
-Each token weighs 1 / tokens of the whole global batch, wherever it is computed. One small all-reduce after the backward
-pass carries everything that the ranks must agree on: the loss, the gradient norm, and the votes for what happens after
-the step (pause, snapshot, durable checkpoint). No rank changes its weights before it has passed.
+Each token weighs 1 / tokens of the whole global batch, wherever it is computed. One small all-reduce after
+the backward pass carries everything that the ranks must agree on: the loss, the gradient norm, and the
+votes for what happens after the step (pause, snapshot, durable checkpoint). No rank changes its weights
+before it has passed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class StepRunner:
         self._counts = axes.last_stage and axes.index["tensor"] == 0
         self._holders = [holders(parameter.cut, axes) for parameter in optimizer.parameters]
 
-    def run(self, step: int, batches: Sequence[MicroBatch], *, learning_rate: float, votes: Votes) -> StepResult:
+    def run(
+        self, step: int, batches: Sequence[MicroBatch], *, learning_rate: float, votes: Votes
+    ) -> StepResult:
         """Collective. Raises TrainingDiverged on every rank when the loss or the gradient is not finite."""
         torch.manual_seed(hash((self._seed, step, self._axes.rank)))
         tokens = self._count_tokens(batches)
@@ -91,8 +94,9 @@ class StepRunner:
         norm = math.sqrt(squared_norm) if squared_norm >= 0 else math.nan
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingDiverged(
-                f"step {step}: loss {loss}, gradient norm {norm}: not finite. Fix: lower "
-                f"spec.training.optimizer.learningRate (now {learning_rate:g}) or look at the data of this step"
+                f"step {step}: loss {loss}, gradient norm {norm}: not finite. "
+                f"Fix: lower spec.training.optimizer.learningRate (now {learning_rate:g}), "
+                "or look at the data of this step"
             )
         scale = clip_coefficient(norm, self._max_grad_norm)
         self._optimizer.update(gradients, scale=scale, learning_rate=learning_rate)

@@ -1,9 +1,10 @@
 """Styles that cut transformers' linear layers and embeddings over the tensor axis.
 
-Parameters are DTensors, so sharding and checkpoints see how they are cut, but each forward works on local tensors with
-two explicit communications: a sum in the forward pass after a row cut, and a sum of input gradients in the backward
-pass before column cuts that share an input. On small layers the dispatch of DTensor operations would cost more than
-the layers themselves. Used by `parallelise.py` through `parallelize_module`.
+Parameters are DTensors, so sharding and checkpoints see how they are cut, but each forward works on local
+tensors with two explicit communications: a sum in the forward pass after a row cut, and a sum of input
+gradients in the backward pass before column cuts that share an input. On small layers the dispatch of
+DTensor operations would cost more than the layers themselves. Used by `parallelise.py` through
+`parallelize_module`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class ColumnCut(ParallelStyle):
 
 
 class RowCut(ParallelStyle):
-    """A linear layer of which each rank sees some of the inputs; the outputs are summed. The bias stays whole."""
+    """A linear layer of which each rank sees some of the inputs; the outputs are summed. The bias stays
+    whole.
+    """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         _cut(module, "weight", device_mesh, 1)

@@ -242,6 +242,19 @@ class Streak(StatusBlock):
     first: Failure | None = Field(None, description="The cause that began it.")
 
 
+class EndedMember(StatusBlock):
+    """How a member ended whose loss no epoch record tells of yet; its pod may be gone by then."""
+
+    slot: Count = Field(description="Its seat.")
+    incarnation: Count = Field(description="Which pod of that seat.")
+    reason: Name = Field("", description="Reason of the pod.")
+    end: Name = Field("", description="Reason in its last words.")
+    exit_code: Annotated[int, Field(ge=-255, le=255)] | None = Field(
+        None, description="Exit code of its agent."
+    )
+    message: str = Field("", max_length=FAILURE_MESSAGE_LIMIT, description="Its last output.")
+
+
 class Accounting(StatusBlock):
     """What the controller goes on counting from after its own restart. For programs, not for people."""
 
@@ -263,6 +276,12 @@ class Accounting(StatusBlock):
         json_schema_extra={_LIST_MAP: "atomic"},
     )
     streak: Streak | None = Field(None, description="Restarts without progress.")
+    ended: list[EndedMember] = Field(
+        default=[],
+        max_length=8,
+        description="Members of the newest accounted epoch that ended.",
+        json_schema_extra={_LIST_MAP: "atomic"},
+    )
 
 
 class TrainingRunStatus(StatusBlock):

@@ -1,8 +1,8 @@
 """What a person sees while a local run goes on: one live line, and one line for each event.
 
-With a terminal the line stays in place; without one, plain lines come at most every two seconds, and only when they say
-something new. `status_line` is pure. It shows what the controller and membership say, and works nothing out but the
-time that is left.
+With a terminal the line stays in place; without one, plain lines come at most every two seconds, and only
+when they say something new. `status_line` is pure. It shows what the controller and membership say, and
+works nothing out but the time that is left.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ class LiveView:
     def event(self, event: EventRecord) -> None:
         self._print(event_line(event), _STYLES.get(event.type, ""))
 
-    def note(self, text: str, style: str = "magenta") -> None:
-        """A line of our own, with the time."""
-        self._print(f"{time.strftime('%H:%M:%S')}  {text}", style)
+    def note(self, reason: str, text: str, style: str = "") -> None:
+        """A line of our own, in the form of an event."""
+        self._print(event_line(EventRecord(time.time(), "Normal", reason, text)), style)
 
     def close(self) -> None:
         if not self._plain:

@@ -1,7 +1,7 @@
 """Faults that a user asks for: `--fault node-kill@50%,back=15s`. Parsed with clear errors; each done once.
 
-`parse_fault` is pure. `FaultPlan.step` is called by the session with the newest progress, and does what is due to the
-local cluster.
+`parse_fault` is pure. `FaultPlan.step` is called by the session with the newest progress, and does what is
+due to the local cluster.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def _when(text: str, kind: str, when: str) -> tuple[int | None, float | None]:
     if when.endswith("%"):
         share = when.removesuffix("%")
         if not re.fullmatch(r"\d+(\.\d+)?", share) or not 0 < float(share) < 100:
-            raise _invalid(text, f"{when!r} is not a share of the steps", f"above 0% and below 100%: {kind}@50%")
+            raise _invalid(
+                text, f"{when!r} is not a share of the steps", f"above 0% and below 100%: {kind}@50%"
+            )
         return None, float(share)
     if when.startswith("step="):
         step = _number(text, "step", when.removeprefix("step="))
@@ -118,7 +120,9 @@ def _invalid(text: str, problem: str, fix: str) -> InvalidFault:
 class FaultPlan:
     """Does each fault once when its step is reached, and brings back what is to come back."""
 
-    def __init__(self, faults: Sequence[Fault], cluster: LocalCluster, run: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], cluster: LocalCluster, run: str, tell: Callable[[str], None]
+    ) -> None:
         self._waiting = list(faults)
         self._coming: list[tuple[float, str, Callable[[], None]]] = []
         self._cluster = cluster
@@ -129,7 +133,7 @@ class FaultPlan:
         """`seats`: slots that train. `now`: monotonic seconds."""
         for due in [item for item in self._coming if item[0] <= now]:
             self._coming.remove(due)
-            self._tell(f"fault    {due[1]}")
+            self._tell(due[1])
             due[2]()
         for fault in [fault for fault in self._waiting if fault.due(step, total_steps)]:
             self._waiting.remove(fault)
@@ -159,7 +163,7 @@ class FaultPlan:
             else:
                 self._kill_program(fault, step, now)
         except LookupError as error:
-            self._tell(f"fault    {fault.text} was not possible at step {step}: {error}")
+            self._tell(f"{fault.text} was not possible at step {step}: {error}")
 
     def _kill_program(self, fault: Fault, step: int, now: float) -> None:
         cluster = self._cluster
@@ -175,7 +179,7 @@ class FaultPlan:
 
     def _said(self, fault: Fault, step: int, what: str) -> None:
         back = "" if fault.back_seconds is None else f"; back in {fault.back_seconds:g} s"
-        self._tell(f"fault    step {step}: {what}{back}")
+        self._tell(f"step {step}: {what}{back}")
 
     def _later(self, fault: Fault, now: float, text: str, action: Callable[[], None]) -> None:
         if fault.back_seconds is not None:

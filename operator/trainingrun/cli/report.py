@@ -1,7 +1,7 @@
 """The short report at the end of a local run: what was done, what was lost, and where the results are.
 
-Pure: everything is read from the run's status, its epochs, the last words of its pods and the held-out figures. It adds
-nothing up that the controller has added up already.
+Pure: everything is read from the run's status, its epochs, the last words of its pods and the held-out
+figures. It adds nothing up that the controller has added up already.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PARTS = {
     "Resize": "changes of size",
     "Control": "waiting for control plane",
 }
+SOURCES = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "fresh weights"}
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,10 @@ def reason_of(status: Mapping[str, Any], kind: str) -> str:
 
 
 def render(report: Report) -> str:
-    """The report as text: short blocks, a line for each fact, no colour needed."""
+    """The report as text, but for the held-out figures: short blocks, a line for each fact, no colour."""
     blocks = [_summary(report), _lost(report), _disruptions(report), _places(report)]
     if report.failure is not None:
         blocks.append(_failure(report))
-    if report.heldout is not None:
-        blocks.append([heldout_line(report.heldout)])
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -129,7 +128,9 @@ def _lost(report: Report) -> list[str]:
     rows.sort(key=lambda row: -row[1])
     width = max((len(name) for name, _ in rows), default=0)
     wall = report.wall_seconds or 1
-    lines = [f"  {name:<{width}}  {seconds:>6.0f} s  {100 * seconds / wall:>5.1f} %" for name, seconds in rows]
+    lines = [
+        f"  {name:<{width}}  {seconds:>6.0f} s  {100 * seconds / wall:>5.1f} %" for name, seconds in rows
+    ]
     count = len(report.disruptions)
     what = "1 disruption" if count == 1 else f"{count} disruptions"
     return ["what was lost", *lines, f"  steps trained again: {report.lost_steps} ({what})"]
@@ -144,7 +145,7 @@ def _disruption(item: Mapping[str, Any]) -> str:
     took = "not recovered" if millis is None else f"next step after {millis / 1000:.1f} s"
     steps = item.get("lostSteps", 0)
     lost = "no step lost" if steps == 0 else f"{steps} step{'' if steps == 1 else 's'} lost"
-    source = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "fresh weights"}.get(item["source"])
+    source = SOURCES.get(item["source"], item["source"])
     where = f" on {item['node']}" if item.get("node") else ""
     return f"  epoch {item['epoch']}: {item['cause']}{where}, {took}, restored from {source}, {lost}"
 
@@ -174,6 +175,6 @@ def heldout_line(figures: Mapping[str, float]) -> str:
     loss, bigram = figures["heldout_loss"], figures["bigram_entropy"]
     verdict = "below the bigram's" if loss < bigram else "not below the bigram's"
     return (
-        f"held-out loss {loss:.3f} nats/token | unigram {figures['unigram_entropy']:.3f} | bigram {bigram:.3f} "
-        f"(entropies of the same {figures['tokens']:,.0f} tokens): {verdict}"
+        f"held-out loss {loss:.3f} nats/token | unigram {figures['unigram_entropy']:.3f} "
+        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens): {verdict}"
     )

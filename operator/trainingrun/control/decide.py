@@ -85,7 +85,8 @@ def decide(observed: Observed, now: float, policy: Policy = DEFAULT_POLICY) -> D
     if changed:
         effects.append(WriteStatus(status))
     effects += [EmitEvent(event) for event in (*seats.events, *events)]
-    return Decision(effects, _earliest(seats.revisit_at, folded.revisit_at))
+    # Progress is not announced: it is asked for.
+    return Decision(effects, _earliest(seats.revisit_at, folded.revisit_at, now + policy.progress_seconds))
 
 
 def _begin(observed: Observed, now: float, policy: Policy) -> Decision:
@@ -159,5 +160,5 @@ def _status(
     return status, worth_writing(observed.run.status, status, now, policy)
 
 
-def _earliest(*times: float | None) -> float | None:
-    return min((time for time in times if time is not None), default=None)
+def _earliest(*times: float | None) -> float:
+    return min(time for time in times if time is not None)

@@ -8,20 +8,22 @@ for each record.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from trainingrun.api.constants import Cause
-from trainingrun.control.observed import ENDED, Seat
+from trainingrun.control.observed import ENDED
+from trainingrun.control.remembered import Pods
 from trainingrun.ports import Node, Pod
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.records import Epoch, Lost, RankExit, Trigger
 
+_OWN_FAULT = (Cause.APPLICATION, Cause.OUT_OF_MEMORY, Cause.HANG)
 _KILLED = 137
 _LAST_WORDS = 600  # characters; an exception is at the end of an output
 _NOT_A_FAULT = frozenset({ExitCode.DONE, ExitCode.LEFT, ExitCode.MEMBERSHIP_LOST})
-_PREEMPTED = frozenset(
-    [
+_PREEMPTED = frozenset(  # reasons of pods, as Kubernetes and the clouds' node agents write them
+    {
         "Preempted",
         "Preempting",
         "PreemptionByScheduler",
@@ -32,8 +34,8 @@ _PREEMPTED = frozenset(
         "Terminated",
         "NodeShutdown",
         "Shutdown",
-    ]
-)  # reasons of pods, as Kubernetes and its clouds' node agents write them
+    }
+)
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError|cannot allocate memory|OOM.?Kill", re.I
 )
@@ -77,10 +79,10 @@ def is_disruption(record: Epoch) -> bool:
     )
 
 
-def evidence_is_complete(record: Epoch, seats: Mapping[int, Seat], nodes: Mapping[str, Node]) -> bool:
+def evidence_is_complete(record: Epoch, pods: Pods, nodes: Mapping[str, Node]) -> bool:
     """Do pods or nodes show what membership saw? They often learn of a loss seconds later."""
     for lost in record.lost:
-        pod = _pod_of(lost, seats)
+        pod = pods.get((lost.slot, lost.incarnation))
         if pod is None or pod.terminating or pod.phase in ENDED or pod.termination is not None or pod.reason:
             continue
         if lost.node in nodes and nodes[lost.node].ready:
@@ -88,19 +90,13 @@ def evidence_is_complete(record: Epoch, seats: Mapping[int, Seat], nodes: Mappin
     return True
 
 
-def judge(
-    record: Epoch, before: Epoch | None, seats: Mapping[int, Seat], nodes: Mapping[str, Node]
-) -> Judgement:
+def judge(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str, Node]) -> Judgement:
     """The cause of the disruption that `record` repairs. `before` is the record of the epoch that ended."""
-    evidence = _gather(record, seats, nodes)
+    evidence = _gather(record, before, pods, nodes)
     cause = next(answer for rule in RULES if (answer := rule(evidence)) is not None)
     node_of = {member.slot: member.node for member in before.members} if before is not None else {}
     if evidence.lost and not evidence.exits:
-        lost = evidence.lost[0]
-        pod = evidence.lost_pods[0] if evidence.lost_pods else None
-        end = pod.termination if pod is not None else None
-        words = (end.message if end else "") or (pod.message if pod else "") or f"{lost.node}: {lost.reason}"
-        return Judgement(cause, lost.slot, lost.node, end.exit_code if end else 0, words)
+        return _of_the_lost(evidence, cause)
     if evidence.exits:
         first = min(evidence.exits, key=_blame)
         return Judgement(cause, first.slot, node_of.get(first.slot, ""), first.exit_code, first.message)
@@ -108,23 +104,36 @@ def judge(
     return Judgement(cause, -1, "", 0, f"damaged: {damaged}" if damaged else record.trigger.value)
 
 
-def _gather(record: Epoch, seats: Mapping[int, Seat], nodes: Mapping[str, Node]) -> Evidence:
+def _of_the_lost(evidence: Evidence, cause: Cause) -> Judgement:
+    """Last words are given only where they are the cause; a pod on a dead node may still hold older ones."""
+    lost = evidence.lost[0]
+    pod = evidence.lost_pods[0] if evidence.lost_pods else None
+    end = pod.termination if pod is not None and cause in _OWN_FAULT else None
+    words = end.message if end is not None else ""
+    words = words or (pod.message if pod is not None else "") or f"{lost.node}: {lost.reason}"
+    return Judgement(cause, lost.slot, lost.node, end.exit_code if end is not None else 0, words)
+
+
+def _gather(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str, Node]) -> Evidence:
     gone = {lost.slot for lost in record.lost}
     faults = [end for end in record.exits if end.exit_code not in _NOT_A_FAULT]
     if gone:
         faults = [end for end in faults if end.slot in gone]
     first_hand = [end for end in faults if not _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:])]
-    pods = [pod for lost in record.lost if (pod := _pod_of(lost, seats)) is not None]
+    found = [pods.get((lost.slot, lost.incarnation)) for lost in record.lost]
+    lost_pods = [_without_old_words(pod, before) for pod in found if pod is not None]
     dead = {
         lost.node for lost in record.lost if lost.node and not (lost.node in nodes and nodes[lost.node].ready)
     }
-    return Evidence(record, tuple(first_hand), record.lost, tuple(pods), frozenset(dead))
+    return Evidence(record, tuple(first_hand), record.lost, tuple(lost_pods), frozenset(dead))
 
 
-def _pod_of(lost: Lost, seats: Mapping[int, Seat]) -> Pod | None:
-    seat = seats.get(lost.slot)
-    pods: Sequence[Pod] = seat.own if seat is not None else ()
-    return next((pod for pod in pods if pod.incarnation == lost.incarnation), None)
+def _without_old_words(pod: Pod, before: Epoch | None) -> Pod:
+    """A container that was restarted in place keeps the last words of the one before: of an earlier epoch."""
+    end = pod.termination
+    if end is None or before is None or not 0 < end.epoch < before.epoch:
+        return pod
+    return replace(pod, termination=None)
 
 
 def _blame(end: RankExit) -> tuple[bool, int, int]:

@@ -16,6 +16,7 @@ from trainingrun.control.failures import Judgement, evidence_is_complete, is_dis
 from trainingrun.control.ledger import close_epoch, millis, steps_lost, summary_of
 from trainingrun.control.observed import Observed
 from trainingrun.control.policy import Policy
+from trainingrun.control.remembered import member_pods
 from trainingrun.protocol.records import Epoch, EpochSummary
 
 _MOMENTS = 64
@@ -41,16 +42,17 @@ class Folded:
 def fold(observed: Observed, counters: Counters, now: float, policy: Policy, *, wait: bool = True) -> Folded:
     """Fold what is ready. `wait=False` (the run is over) judges everything by what is known now."""
     before = observed.last
+    pods = member_pods(observed)
     failure: Failure | None = None
     folded: list[Epoch] = []
     for record in observed.fresh:
         judgement = None
         if is_disruption(record):
             deadline = record.created_at + policy.evidence_seconds
-            complete = evidence_is_complete(record, observed.seats, observed.nodes)
+            complete = evidence_is_complete(record, pods, observed.nodes)
             if wait and not complete and now < deadline:
                 return Folded(counters, failure, tuple(folded), deadline)
-            judgement = _shorten(judge(record, before, observed.seats, observed.nodes), policy)
+            judgement = _shorten(judge(record, before, pods, observed.nodes), policy)
         counters = _fold_one(counters, observed.run.created_at, before, record, judgement, policy)
         counters = _keep_times(counters, record, judgement, _limits(observed))
         if judgement is not None and failure is None:

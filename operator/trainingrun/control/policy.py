@@ -11,7 +11,7 @@ class Policy:
     evidence_seconds: float = 10.0  # how long judging a loss waits for pods and nodes to confirm it
     first_backoff_seconds: float = 1.0  # before the second pod of a seat whose first never joined; doubles
     longest_backoff_seconds: float = 60.0  # so a seat makes at most one pod a minute when none of them works
-    progress_seconds: float = 2.0  # between two writes of status that bring nothing but progress
+    progress_seconds: float = 2.0  # between two looks at the progress of a run, and two writes of it
     checkpoint_age_factor: float = 3.0  # a durable checkpoint older than this many intervals is stale
     recent_disruptions: int = 20  # kept in status
     message_bytes: int = 2048  # of a failing rank's last output, kept in status

@@ -21,6 +21,7 @@ from trainingrun.control.ledger import Ledger
 from trainingrun.control.observed import Observed
 from trainingrun.control.planned import plan_block
 from trainingrun.control.policy import Policy
+from trainingrun.control.remembered import ends_to_keep
 from trainingrun.control.seats import wanted_size
 from trainingrun.control.state import State, joining_nodes, training_nodes
 from trainingrun.ports import PodPhase
@@ -41,6 +42,12 @@ class Report:
     state: State
     failure: Failure | None
     final: Termination | None  # of a run that completed
+
+    @property
+    def newest_accounted(self) -> Epoch | None:
+        records = (self.observed.last, *self.observed.fresh)
+        found = [one for one in records if one is not None and one.epoch == self.counters.accounted_epoch]
+        return found[0] if found else None
 
     @property
     def over(self) -> bool:
@@ -67,6 +74,9 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
     status["disruptions"] = write_disruptions(report.counters)
     status["goodput"] = _goodput(report.ledger)
     status["accounting"] = write_accounting(report.counters)
+    ended = ends_to_keep(observed, report.newest_accounted)
+    if ended and not report.over:
+        status["accounting"]["ended"] = ended
     durable = checkpoint.get("durable")
     if durable is not None:
         status["accounting"]["durableSince"] = _durable_since(observed.run.status, durable, now)
@@ -173,7 +183,9 @@ def _checkpoint(report: Report) -> dict[str, Any]:
     if view is None:
         block |= {key: old[key] for key in ("memoryStep",) if key in old and not report.over}
     elif view.restore is not None and view.restore.source is RestoreSource.MEMORY and not report.over:
-        block["memoryStep"] = view.restore.step
+        newest = report.observed.epoch
+        if newest is None or view.restore != newest.restore:  # what the epoch began from says nothing of now
+            block["memoryStep"] = view.restore.step
 
     name = ""
     if report.final is not None:

@@ -18,7 +18,7 @@ from trainingrun.control.ledger import summary_of
 from trainingrun.control.observed import Observed, PlanFailure
 from trainingrun.control.seats import wanted_size
 from trainingrun.protocol.messages import AgentPhase, RunView
-from trainingrun.protocol.records import Epoch, Revision
+from trainingrun.protocol.records import Epoch, Revision, Trigger
 
 _AT_WORK = (AgentPhase.RUNNING, AgentPhase.DONE)
 
@@ -54,7 +54,7 @@ def training_nodes(observed: Observed) -> int:
         return 0
     if view is None or view.suspicious_of_self:
         return len(epoch.members)
-    return len(epoch.members) if _stepping(epoch, view) else 0
+    return len(epoch.members) if _stepping(observed, epoch, view) else 0
 
 
 def joining_nodes(observed: Observed) -> int:
@@ -93,26 +93,46 @@ def _with_membership(observed: Observed, revision: Revision, view: RunView) -> S
     if epoch is None:
         return _starting(observed, revision, len(view.members))
     smallest = min(rung.nodes for rung in revision.rungs)
-    if _stepping(epoch, view):
+    if _stepping(observed, epoch, view):
         count = len(epoch.members)
-        target = max(
-            (rung.nodes for rung in revision.rungs if rung.useful and rung.nodes <= wanted), default=count
-        )
-        busy = Reason.GROWING if count < target else None
-        return State(Reason.TRAINING, f"{count} of {wanted} nodes", ready=True, busy=busy)
+        useful = [rung.nodes for rung in revision.rungs if rung.useful and rung.nodes <= wanted]
+        busy = Reason.GROWING if count < max(useful, default=count) else None
+        return State(Reason.TRAINING, _size(observed, revision, count, wanted), ready=True, busy=busy)
     if len(view.members) < smallest:
         text = f"{len(view.members)} of at least {smallest} nodes are there"
         return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
-    why = view.waiting_for or f"epoch {epoch.epoch} on {len(epoch.members)} nodes"
+    why = view.waiting_for or f"epoch {epoch.epoch}, nodes: {len(epoch.members)}"
     begun = view.progress is not None and view.progress.step > 0
     if not begun and not is_disruption(epoch) and epoch.restore.step == 0:
-        return State(Reason.STARTING, why, busy=Reason.STARTING)
-    return State(Reason.RECOVERING, why, busy=Reason.RECOVERING)
+        reason = Reason.STARTING
+    elif _changes_size(epoch, view):
+        reason = Reason.GROWING
+    else:
+        reason = Reason.RECOVERING
+    return State(reason, why, busy=reason)
+
+
+def _size(observed: Observed, revision: Revision, count: int, wanted: int) -> str:
+    text = f"{count} of {wanted} nodes"
+    asked = int(observed.spec["scale"]["maxNodes"]) if observed.spec is not None else wanted
+    if asked > wanted:
+        text += f"; the plan of {revision.name} ends there, spec.scale.maxNodes is {asked}"
+    return text
+
+
+def _changes_size(epoch: Epoch, view: RunView) -> bool:
+    """Does training stand still because the size is changed, and not because something broke?"""
+    phases = {(member.slot, member.incarnation): member.phase for member in view.members if member.in_epoch}
+    whole = all((member.slot, member.incarnation) in phases for member in epoch.members)
+    if not whole or AgentPhase.FAILED in phases.values():
+        return False
+    joined = epoch.trigger is Trigger.JOINED and not is_disruption(epoch)
+    return joined or AgentPhase.PAUSED in phases.values()
 
 
 def _starting(observed: Observed, revision: Revision, joined: int) -> State:
     wanted, smallest = wanted_size(observed, revision), min(rung.nodes for rung in revision.rungs)
-    text = f"{joined} of {wanted} nodes are ready"
+    text = f"{joined} of {wanted} nodes have joined"
     pods = [seat.current for seat in observed.seats.values() if seat.current is not None]
     idle = [pod for pod in pods if pod.reason == "Unschedulable"]
     if joined < smallest and len(pods) - len(idle) < smallest and idle:
@@ -123,18 +143,13 @@ def _starting(observed: Observed, revision: Revision, joined: int) -> State:
     return State(Reason.STARTING, text, busy=Reason.STARTING)
 
 
-def _stepping(epoch: Epoch, view: RunView) -> bool:
-    """Does every member of the newest epoch work, and has it made its first step?"""
-    if view.proposing or view.progress is None:
+def _stepping(observed: Observed, epoch: Epoch, view: RunView) -> bool:
+    """Has the newest epoch made its first step, and does every member work or has it finished its part?"""
+    if view.progress is None or summary_of(epoch, view.progress.summary).first_step_at <= 0:
         return False
-    if summary_of(epoch, view.progress.summary).first_step_at <= 0:
-        return False
-    at_work = {
-        (member.slot, member.incarnation)
-        for member in view.members
-        if member.in_epoch and member.phase in _AT_WORK
-    }
-    return all((member.slot, member.incarnation) in at_work for member in epoch.members)
+    good = {(one.slot, one.incarnation) for one in view.members if one.in_epoch and one.phase in _AT_WORK}
+    good |= {(pod.slot, pod.incarnation) for pod, end in observed.terminations if end.reason == "Done"}
+    return all((member.slot, member.incarnation) in good for member in epoch.members)
 
 
 def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:

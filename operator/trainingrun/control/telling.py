@@ -26,6 +26,12 @@ _WORRIES = {
     Reason.MEMBERSHIP_UNREACHABLE: EventReason.MEMBERSHIP_UNREACHABLE,
 }
 
+_LOSSES = {
+    "Restarted": "the agent on {} died",
+    "Replaced": "the pod on {} was replaced",
+    "Unresponsive": "{} did not answer",
+}
+
 
 def tell_epochs(
     observed: Observed, folded: Sequence[Epoch], old: Counters, new: Counters, now: float
@@ -49,6 +55,10 @@ def tell_epochs(
 
 def tell_status(old: Mapping[str, Any], new: Mapping[str, Any], now: float) -> Iterator[EventRecord]:
     """What people want to know of a change of status."""
+    saved, before = _durable(new), _durable(old)
+    if saved.get("manifest") and saved.get("manifest") != before.get("manifest"):
+        text = f"step {saved['step']} is saved as {saved['manifest']}"
+        yield EventRecord(now, "Normal", EventReason.CHECKPOINT_SAVED, text)
     was, ready = _ready(old).get("reason"), _ready(new)
     reason, message = ready.get("reason"), ready.get("message", "")
     if reason != was and reason == Reason.COMPLETED:
@@ -58,10 +68,6 @@ def tell_status(old: Mapping[str, Any], new: Mapping[str, Any], now: float) -> I
         yield EventRecord(now, "Warning", EventReason.FAILED, f"{reason}: {message}")
     elif reason != was and reason in _WORRIES:
         yield EventRecord(now, "Warning", _WORRIES[Reason(reason)], message)
-    saved, before = _durable(new), _durable(old)
-    if saved.get("manifest") and saved.get("manifest") != before.get("manifest"):
-        text = f"step {saved['step']} is saved as {saved['manifest']}"
-        yield EventRecord(now, "Normal", EventReason.CHECKPOINT_SAVED, text)
 
 
 def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
@@ -81,7 +87,9 @@ def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
 
 def _tell_recovery(ended: Epoch | None, record: Epoch, item: Disruption, now: float) -> EventRecord:
     if record.lost:
-        what = ", ".join(dict.fromkeys(lost.node for lost in record.lost)) + " lost"
+        what = ", ".join(
+            dict.fromkeys(_LOSSES.get(lost.reason, "{} lost").format(lost.node) for lost in record.lost)
+        )
         reason = EventReason.NODE_LOST
     elif record.trigger is Trigger.RESTORE_FAILED:
         what = f"checkpoint damaged: {', '.join(record.damaged) or 'unknown'}"

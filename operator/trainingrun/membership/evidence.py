@@ -107,7 +107,7 @@ class Evidence:
     ) -> None:
         """Compare the current epoch with who is there.
 
-        `trust` is False while the service suspects itself. `stopping`: its proposal told the ranks to stop, so
+        `trust` is False while the service suspects itself. `stopping`: its proposal told ranks to stop;
         those that end now are its own doing.
         """
         if self._current is None:

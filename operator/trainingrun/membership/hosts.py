@@ -137,7 +137,15 @@ class RunHost:
     def _spawn(self, record: Epoch) -> None:
         task = asyncio.create_task(self._create(record))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._tried)
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A defect of the adapter must not leave the run without its next epoch for ever.
+            log.error("run %s: creating a record failed", self.name, exc_info=error)
+            self._state.creation_failed(repr(error), self._clock.now(), self._clock.wall())
 
     async def _create(self, record: Epoch) -> None:
         try:

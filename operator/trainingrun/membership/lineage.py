@@ -12,6 +12,7 @@ from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 class Lineage:
     def __init__(self) -> None:
         self.newest: Epoch | None = None
+        self.sessions: frozenset[str] = frozenset()  # of the newest epoch's members
         self.damaged: set[str] = set()
         self.durable: dict[str, int] = {}  # every checkpoint ever known to be committed: name -> step
         self.futile_deaths = (
@@ -41,6 +42,7 @@ class Lineage:
             elif record.trigger is Trigger.PROCESS_DIED:
                 self.futile_deaths += 1
         self.newest = record
+        self.sessions = frozenset(member.session for member in record.members)
         return True
 
 

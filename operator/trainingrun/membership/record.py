@@ -27,7 +27,7 @@ def build_record(
     number = scene.lineage.epoch + 1
     first = members[0].join
     current = scene.current
-    kept = {member.session for member in current.members} if current else set()
+    kept = scene.lineage.sessions
     evidence = scene.evidence
     return Epoch(
         name=names.epoch_name(scene.run, number),
@@ -51,7 +51,7 @@ def build_record(
     )
 
 
-def _detected_at(scene: Scene, members: Sequence[Seat], kept: set[str], wall: float) -> float:
+def _detected_at(scene: Scene, members: Sequence[Seat], kept: frozenset[str], wall: float) -> float:
     seen = scene.evidence.first_seen_wall
     if seen is not None:
         return seen

@@ -57,7 +57,7 @@ class Scene:
         )
 
     def in_epoch(self, seat: Seat) -> bool:
-        return self.current is not None and any(m.session == seat.session for m in self.current.members)
+        return seat.session in self.lineage.sessions
 
     def present(self) -> list[tuple[Member, Seat]]:
         """Members of the current epoch that are there, with their seats."""

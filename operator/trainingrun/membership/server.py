@@ -82,8 +82,8 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set, or until cancelled.
 
-    `records`: an adapter, or a factory called once for each run; used from threads. `port` 0 takes a free one.
-    `on_bound(host, port)` is told where the service listens, once it does. Raises OSError when it cannot.
+    `records`: an adapter, or a factory called once for each run; used from threads. `port` 0 takes a
+    free one. `on_bound(host, port)` is told where the service listens. Raises OSError when it cannot.
     """
     make_records: Callable[[], Records] = records if callable(records) else lambda: records
     hosts = Hosts(make_records, settings or Settings(), clock or SystemClock())

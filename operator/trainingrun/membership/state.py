@@ -36,6 +36,8 @@ from trainingrun.protocol.records import Epoch, Revision
 
 __all__ = ["CreateEpoch", "Effect", "Note", "RunState"]
 
+STEP_AT_ONCE_MEMBERS = 64
+
 
 class RunState:
     """`started_at`: when (monotonic) this service started; it declares nobody lost for a while after that."""
@@ -103,7 +105,7 @@ class RunState:
             + (f", running epoch {request.running_epoch}" if request.running_epoch else "")
         )
         self._mark_ready(seat, wall)
-        self._step(now, wall)
+        self._step_soon(now, wall)
         settings = self._settings
         return JoinReply(
             protocol=min(highest, PROTOCOL_MAX),
@@ -125,7 +127,7 @@ class RunState:
         self._mark_ready(seat, wall)
         news = self._read_progress(report.progress, now)
         if news or before is None or _decisive(before) != _decisive(report):
-            self._step(now, wall)
+            self._step_soon(now, wall)
         return seat.directive
 
     def poll(self, poll: Poll, now: float) -> Directive:
@@ -189,6 +191,11 @@ class RunState:
             self._scene.evidence.renew(now)
             self._proposer.renew(now)
         self._looked_at = now if len(self._scene.roster) else None
+
+    def _step_soon(self, now: float, wall: float) -> None:
+        """At once, or with the next tick where a look at every member takes longer than that is worth."""
+        if len(self._scene.roster) <= STEP_AT_ONCE_MEMBERS:
+            self._step(now, wall)
 
     def _step(self, now: float, wall: float) -> None:
         scene = self._scene

@@ -147,7 +147,8 @@ def _batch_too_small(model: ModelShape, training: TrainingShape, inventory: Inve
     return PlanInputError(
         "spec.training.globalBatch",
         f"{batch} sequences",
-        f"a node's {processes} processes make {shard} data ranks (tensor {tensor}, "
-        f"pipeline {pipeline}){filled}, which need {least} sequences, but the global batch has {batch}; nearest that fits: {least}",
+        f"a node's {processes} processes make {shard} data ranks (tensor {tensor}, pipeline {pipeline})"
+        f"{filled}, which need {least} sequences, but the global batch has {batch}; "
+        f"nearest that fits: {least}",
         f"raise the global batch to {least} sequences, or lower the processes of a node",
     )

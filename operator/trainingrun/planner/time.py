@@ -160,5 +160,6 @@ def flops_equation(model: ModelShape, training: TrainingShape) -> str:
     total = model_flops(model, training, training.global_batch_sequences)
     return (
         f"3 x {tokens} tokens x (2 x {weights} matmul parameters + 4 x {training.sequence_length} sequence "
-        f"x {model.attention_heads} heads x {model.head_dim} head size x {model.layers} layers) = {total:.4g} FLOPs"
+        f"x {model.attention_heads} heads x {model.head_dim} head size x {model.layers} layers) "
+        f"= {total:.4g} FLOPs"
     )

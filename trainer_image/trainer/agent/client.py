@@ -1,7 +1,7 @@
 """The agent's line to membership: one thread reports, one listens. Neither touches a rank.
 
-Membership away changes nothing here: both threads try again, 0.1 to 1 s apart, and training goes on. Only an answer
-by membership itself ends the agent: the run or the seat is gone, or no common protocol version.
+Membership away changes nothing here: both threads try again, 0.1 to 1 s apart, and training goes on. Only an
+answer by membership itself ends the agent: the run or the seat is gone, or no common protocol version.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
-from trainer.agent.endings import BadConfiguration, MembershipLost
+from trainer.agent.endings import BadConfiguration, Broken, MembershipLost
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
 from trainer.agent.wire_client import Connection, Refused, Unreachable
@@ -39,9 +40,9 @@ class Client:
         self._inbox = inbox
         self._terms: JoinReply | None = None  # None: not joined
         self._joined = threading.Condition()
-        self._closing = threading.Event()
+        # Daemons: nothing waits for a held poll when the agent ends.
         self._threads = [
-            threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
+            threading.Thread(target=self._thread, args=(loop,), name=name, daemon=True)
             for name, loop in (("report", self._report_once), ("poll", self._poll_once))
         ]
 
@@ -49,14 +50,16 @@ class Client:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """The threads end with their present exchange; they are daemons, so nothing waits for a held poll."""
-        self._closing.set()
+    def _thread(self, once: Callable[[Connection], None]) -> None:
+        try:
+            self._run(once)
+        except Exception:  # noqa: BLE001 - a thread that ends silently looks like a network fault
+            self._inbox.end(Broken(f"a defect in the line to membership:\n{traceback.format_exc()}"))
 
     def _run(self, once: Callable[[Connection], None]) -> None:
         connection = self._open()
         pause, away_since = _BACKOFF_SECONDS[0], 0.0
-        while not self._closing.is_set():
+        while True:
             generation, _ = self._inbox.position
             try:
                 once(connection)
@@ -67,12 +70,12 @@ class Client:
                 if not away_since:
                     away_since = time.monotonic()
                     logger.warning("membership is away (%s); training goes on", error)
-                self._closing.wait(pause)
+                time.sleep(pause)
                 pause = min(pause * 2, _BACKOFF_SECONDS[1])
             except Refused as refusal:
                 if not self._go_on_after(refusal, generation):
                     break
-                self._closing.wait(pause)
+                time.sleep(pause)
                 pause = min(pause * 2, _BACKOFF_SECONDS[1])
         connection.close()
 

@@ -33,7 +33,7 @@ class DataProcess:
             pipe.write(json.dumps(order).encode())
 
     def check(self) -> bool:
-        """Read what it said; True once the data are ready. Raises BadConfiguration or Broken when it failed."""
+        """Read what it said; True once the data are ready. Raises BadConfiguration or Broken."""
         if self.fd is None:
             return self.ready
         with contextlib.suppress(BlockingIOError):
@@ -53,7 +53,6 @@ class DataProcess:
             self.activity = message.get("say", self.activity)
             self.ready = self.ready or bool(message.get("done"))
             if "problem" in message:
-                self._over()
                 text = f"preparing data: {message['problem']}"
                 raise BadConfiguration(text) if message["permanent"] else Broken(text)
 

@@ -1,9 +1,9 @@
 """PyTorch's LocalElasticAgent, driven by membership: starts an epoch's ranks, watches them, kills them.
 
-The base class prepares ranks as every PyTorch launcher does (environment, start, events). What differs: ranks are
-forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a collective), what
-they leave is reported as evidence, and what comes next is membership's decision, so there is no restart by itself
-and no barrier at exit.
+The base class prepares ranks as every PyTorch launcher does (environment, start, events). What differs: ranks
+are forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a
+collective), what they leave is reported as evidence, and what comes next is membership's decision, so there
+is no restart by itself and no barrier at exit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from torch.distributed.elastic.utils import macros
 
 from trainer.agent import entry, exits, facts
 from trainer.agent.endings import LOOK_SECONDS, Ending
-from trainer.agent.inbox import Inbox
-from trainer.agent.news import News
-from trainer.agent.rendezvous import LOOK_SECONDS, Rendezvous
+from trainer.agent.node import Node
+from trainer.agent.rendezvous import Rendezvous
 from trainer.job import Mailbox, RankJob, Result
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind, Termination
@@ -39,21 +38,17 @@ _DELIVER_SECONDS = 1.0
 class RunAgent(LocalElasticAgent):
     """`run()` returns only by raising an Ending."""
 
-    def __init__(
-        self, processes: int, rank_module: str, rendezvous: Rendezvous, news: News, inbox: Inbox
-    ) -> None:
+    def __init__(self, node: Node, rendezvous: Rendezvous) -> None:
         spec = WorkerSpec(
             role="trainer",
-            local_world_size=processes,
+            local_world_size=node.settings.processes,
             rdzv_handler=rendezvous,
             entrypoint=entry.run_rank,
             monitor_interval=LOOK_SECONDS,
         )
         super().__init__(spec, RankLogs(), start_method="forkserver", exit_barrier_timeout=0)
-        self._rank_module = rank_module
+        self._node = node
         self._rendezvous_handler = rendezvous
-        self._news = news
-        self._inbox = inbox
         self._ended: dict[
             int, int
         ] = {}  # local rank -> exit code, in the order in which they were seen to end
@@ -62,8 +57,12 @@ class RunAgent(LocalElasticAgent):
     def _invoke_run(self, role: str = "") -> RunResult:
         group = self._worker_group
         while True:
-            self._initialize_workers(group)
-            self._watch(group)
+            try:
+                self._initialize_workers(group)
+            except (OSError, EOFError) as error:
+                self._not_started(error)
+            else:
+                self._watch(group)
 
     def _watch(self, group: WorkerGroup) -> None:
         """Until this epoch's ranks have ended or were stopped."""
@@ -75,10 +74,10 @@ class RunAgent(LocalElasticAgent):
             if group.state is WorkerState.SUCCEEDED:
                 self._succeeded(group)
                 return
-            directive = self._inbox.peek()
+            directive = self._node.inbox.peek()
             if directive is not None and self._must_stop(directive):
                 self._stop_workers(group)
-                self._news.change(phase=AgentPhase.IDLE, activity="")
+                self._node.news.change(phase=AgentPhase.IDLE, activity="")
                 return
 
     def _must_stop(self, directive: Directive) -> bool:
@@ -95,10 +94,20 @@ class RunAgent(LocalElasticAgent):
                 Mailbox(job.mailbox).request_pause()
             case _:
                 pass
-        self._inbox.take()
+        self._node.inbox.take()
         return False
 
     # how epochs end
+
+    def _not_started(self, error: Exception) -> None:
+        """The fork server did not give us our ranks: most likely it has just died."""
+        # Ranks that it did start are known to nobody. They die with it; the rendezvous starts another.
+        self._node.warm.kill()
+        self._pcontext = None
+        message = f"ranks could not be started: {type(error).__name__}: {error}"
+        logger.error("epoch %d: %s", self._node.news.state.epoch, message)
+        failure = RankExit(self._node.settings.slot, 0, ExitCode.APPLICATION, message)
+        self._node.news.change(phase=AgentPhase.FAILED, exits=(failure,), activity="")
 
     def _failed(self, group: WorkerGroup) -> None:
         for process in self._processes():
@@ -107,9 +116,9 @@ class RunAgent(LocalElasticAgent):
         job = self._job()
         mailbox = Mailbox(job.mailbox)
         found = self._evidence(job, mailbox)
-        damaged = tuple(filter(None, {*self._news.state.damaged, mailbox.damaged()}))
-        # Reported before the killed ones have vanished: giving back their memory takes time that nobody has to wait.
-        version = self._news.change(phase=AgentPhase.FAILED, exits=found, damaged=damaged, activity="")
+        damaged = tuple(filter(None, {*self._node.news.state.damaged, mailbox.damaged()}))
+        # Reported before the killed ones have vanished: nobody has to wait until their memory is given back.
+        version = self._node.news.change(phase=AgentPhase.FAILED, exits=found, damaged=damaged, activity="")
         for rank_exit in found:
             first_line = rank_exit.message.partition("\n")[0]
             logger.error(
@@ -118,7 +127,7 @@ class RunAgent(LocalElasticAgent):
         self._stop_workers(group)
         for rank_exit in found:
             if rank_exit.exit_code in _NEVER_AGAIN:
-                self._news.wait_delivered(version, _DELIVER_SECONDS)
+                self._node.news.wait_delivered(version, _DELIVER_SECONDS)
                 raise Ending(_never_again(rank_exit, job.record.epoch))
 
     def _succeeded(self, group: WorkerGroup) -> None:
@@ -132,7 +141,7 @@ class RunAgent(LocalElasticAgent):
         if result.outcome == "Done" and result.final:
             raise Ending(_done(result, job.record.epoch))
         phase = AgentPhase.DONE if result.outcome == "Done" else AgentPhase.PAUSED
-        self._news.change(phase=phase, activity="")
+        self._node.news.change(phase=phase, activity="")
 
     def _evidence(self, job: RankJob, mailbox: Mailbox) -> tuple[RankExit, ...]:
         local_ranks = range(len(self._processes()))
@@ -164,7 +173,7 @@ class RunAgent(LocalElasticAgent):
         job.log_dir.mkdir(parents=True, exist_ok=True)
         self._ended = {}
         self._oom_kills = facts.oom_kills()
-        worker_group.spec.args = (self._rank_module, job, macros.local_rank)
+        worker_group.spec.args = (self._node.rank_module, job, macros.local_rank)
         pids = super()._start_workers(worker_group)
         logger.info(
             "epoch %d: ranks %s run (pids %s), from %s step %d",
@@ -180,7 +189,7 @@ class RunAgent(LocalElasticAgent):
         """Wait until a rank ends or a directive comes, or for a moment."""
         processes = self._processes()
         alive = [process for local_rank, process in enumerate(processes) if local_rank not in self._ended]
-        wait([*(process.sentinel for process in alive), self._inbox.fd], LOOK_SECONDS)
+        wait([*(process.sentinel for process in alive), self._node.inbox.fd], LOOK_SECONDS)
         for local_rank, process in enumerate(processes):
             if local_rank not in self._ended and process.exitcode is not None:
                 self._ended[local_rank] = process.exitcode

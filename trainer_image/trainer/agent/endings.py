@@ -1,4 +1,6 @@
-"""Why an agent ends: exceptions that carry its exit code and its last words. Raised anywhere, caught in `main`."""
+"""Why an agent ends: exceptions that carry its exit code and its last words. Raised anywhere, caught in
+`main`.
+"""
 
 from __future__ import annotations
 

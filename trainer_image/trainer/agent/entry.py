@@ -1,7 +1,7 @@
 """First function of a rank: output to the rank's log, the training, and a last message if that fails.
 
-Runs in a fresh child of the warm fork server. It ends the process itself, so that the exit code is the training's
-and no exit handler can hang behind a collective that will never finish.
+Runs in a fresh child of the warm fork server. It ends the process itself, so that the exit code is the
+training's and no exit handler can hang behind a collective that will never finish.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Turns the ends of ranks into evidence: exit codes as the shell has them, and the last output of who failed.
 
-It reports what it saw and judges nothing. Ranks that the agent itself killed are no evidence and are left out.
+It reports what it saw and judges nothing. Ranks that the agent itself killed are no evidence and are left
+out.
 """
 
 from __future__ import annotations
@@ -81,3 +82,9 @@ def shorten(text: str, limit: int = MESSAGE_BYTES) -> str:
     head = data.split(b"\n", 1)[0][: limit // 4]
     rest = data[len(data) - (limit - len(head) - 8) :]
     return f"{head.decode(errors='ignore')}\n…\n{rest.decode(errors='ignore')}"
+
+
+def one_line(message: str) -> str:
+    """The line that says most: the last of a traceback, else the first."""
+    lines = message.splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

@@ -1,4 +1,6 @@
-"""What the agent can read about its node without loading a framework: the device, and who was killed for memory."""
+"""What the agent can read about its node without loading a framework: the device, and who was killed for
+memory.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUP
 
 
 def _counters(membership: Path, root: Path) -> list[Path]:
-    """Files that may hold the counter: version 2 and version 1, this group's and (in a container) the root's."""
+    """Files that may hold the counter, of cgroup versions 2 and 1: this group's and, in a container, the root's."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Where the other threads leave what the main thread must act on: the newest directive, or the order to end.
 
-A directive replaces all before it, so there is no queue. `fd` is readable whenever something came, which lets the
-main thread wait for it and for the ranks at once.
+A directive replaces all before it, so there is no queue. `fd` is readable whenever something came, which lets
+the main thread wait for it and for the ranks at once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def write(path: Path, termination: Termination) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError:
-        # A kubelet mounts the file itself, so it cannot be replaced; one write to the empty file is the next best.
+        # A kubelet mounts the file itself, so it cannot be replaced. One write is the next best.
         temporary.unlink(missing_ok=True)
         path.write_bytes(data)
 

@@ -1,7 +1,8 @@
 """The agent's life: settings, fork server, membership, data, then epochs until something ends it.
 
-Called by `python -m trainer.agent`. Must run in the main thread, which must live as long as the process: fork server
-and data process die with the thread that made them. Its last words are written before it ends, whatever the reason.
+Called by `python -m trainer.agent`. Must run in the main thread, which must live as long as the process: fork
+server and data process die with the thread that made them. Its last words are written before it ends,
+whatever the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from trainer.agent.data_process import DataProcess
 from trainer.agent.endings import BadConfiguration, Broken, Ending, Left
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
+from trainer.agent.node import Node
 from trainer.agent.parts import Parts, Spec, real_parts
 from trainer.agent.peers import PeerServer
 from trainer.agent.settings import Settings, from_environment
@@ -66,7 +68,7 @@ class Agent:
         self._parts = parts
         self._session = uuid.uuid4().hex
         self._inbox = Inbox()
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
         self._snapshots = Snapshots(settings.snapshot_dir)
         self.news = News(self._session, settings.slot, self._snapshots.held)
@@ -90,18 +92,18 @@ class Agent:
         from trainer.agent.epochs import run_epochs  # not above: it takes torch along
 
         survey = Survey(lambda: parts.look(spec), self.news)
-        run_epochs(
-            settings,
-            parts,
-            self._session,
-            spec,
-            store_socket,
-            self._snapshots,
-            survey,
-            warm,
-            self.news,
-            self._inbox,
+        node = Node(
+            settings=settings,
+            session=self._session,
+            spec=spec,
+            rank_module=parts.rank_module,
+            snapshots=self._snapshots,
+            survey=survey,
+            warm=warm,
+            news=self.news,
+            inbox=self._inbox,
         )
+        run_epochs(node, store_socket)
 
     def _read_spec(self) -> Spec:
         path = self._settings.spec_file

@@ -1,6 +1,7 @@
 """What this node tells membership: the state that the main thread sets, and the report made from it.
 
-Any thread may compose a report; only the main thread changes the state. A change wakes the reporting thread at once.
+Any thread may compose a report; only the main thread changes the state. A change wakes the reporting thread
+at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the agent starts and asks of the rest of the trainer, in one place; tests put small parts in their stead.
+"""What the agent starts and asks of the rest of the trainer, in one place; tests put small parts in their
+stead.
 
 None of the functions loads torch; the rank module does, in the fork server.
 """

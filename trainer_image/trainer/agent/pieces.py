@@ -25,7 +25,9 @@ def all_pieces(layout: tuple[int, int, int]) -> frozenset[Piece]:
 
 
 def needed(record: Epoch, member: int) -> frozenset[Piece]:
-    """Its ranks' own pieces when the state is cut as before, otherwise all of them: each rank reads what it needs."""
+    """Its ranks' own pieces when the state is cut as before, otherwise all of them: each rank reads what it
+    needs.
+    """
     if record.rung.layout != record.restore.layout:
         return all_pieces(record.restore.layout)
     first = member * record.rung.processes_per_node
@@ -33,7 +35,9 @@ def needed(record: Epoch, member: int) -> frozenset[Piece]:
 
 
 def holders(record: Epoch, member: int) -> Sequence[Member]:
-    """Other members that hold the snapshot, starting behind `member`, so that joiners do not all ask the same one."""
+    """Other members that hold the snapshot, starting behind `member`, so that joiners do not all ask the same
+    one.
+    """
     count = len(record.members)
     order = (record.members[(member + i) % count] for i in range(1, count))
     return [other for other in order if other.slot in record.restore.holders]

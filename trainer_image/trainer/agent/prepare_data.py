@@ -1,7 +1,8 @@
 """The data process: prepares the run's data outside the agent, so that the agent's heap stays small.
 
-Started by the agent; reads what to do as JSON from standard input, and says on standard output, one JSON object a
-line, what it is doing and how it ended. Prepared data is cached by content, so a second start is a look-up.
+Started by the agent; reads what to do as JSON from standard input, and says on standard output, one JSON
+object a line, what it is doing and how it ended. Prepared data is cached by content, so a second start is a
+look-up.
 """
 
 from __future__ import annotations

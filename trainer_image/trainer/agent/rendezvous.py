@@ -1,7 +1,7 @@
 """PyTorch's rendezvous, with membership as the backend: acts on directives while no ranks run.
 
-`next_rendezvous` returns when an epoch's record names this agent and all that its ranks need is here. It never forms
-a world by itself: without a record nothing starts, however long membership is away.
+`next_rendezvous` returns when an epoch's record names this agent and all that its ranks need is here. It
+never forms a world by itself: without a record nothing starts, however long membership is away.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 
 from trainer.agent import fetch, pieces
 from trainer.agent.endings import LOOK_SECONDS, leaving
-from trainer.agent.inbox import Inbox
-from trainer.agent.news import News
-from trainer.agent.parts import Spec
-from trainer.agent.settings import Settings
-from trainer.agent.snapshots import Snapshots
-from trainer.agent.survey import Survey
-from trainer.agent.warm import WarmServer
+from trainer.agent.node import Node
+from trainer.agent.strays import reap_strays
 from trainer.job import Mailbox, RankJob
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind
@@ -33,27 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class Rendezvous(RendezvousHandler):
-    def __init__(
-        self,
-        settings: Settings,
-        session: str,
-        spec: Spec,
-        store: TCPStore,
-        snapshots: Snapshots,
-        survey: Survey,
-        warm: WarmServer,
-        news: News,
-        inbox: Inbox,
-    ) -> None:
-        self._settings = settings
-        self._session = session
-        self._spec = spec
+    def __init__(self, node: Node, store: TCPStore) -> None:
+        self._node = node
         self._store = store
-        self._snapshots = snapshots
-        self._survey = survey
-        self._warm = warm
-        self._news = news
-        self._inbox = inbox
         self.job: RankJob | None = None  # of the newest epoch
 
     # what membership says
@@ -61,10 +38,11 @@ class Rendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Raises Ending when this agent is to leave."""
         while True:
-            self._warm.check()
-            directive = self._inbox.take()
+            self._node.warm.check()
+            reap_strays()
+            directive = self._node.inbox.take()
             if directive is None:
-                wait([self._inbox.fd, *self._warm.fds()], LOOK_SECONDS)
+                wait([self._node.inbox.fd, *self._node.warm.fds()], LOOK_SECONDS)
             elif (job := self._act_on(directive)) is not None:
                 self.job = job
                 return self._info(job)
@@ -72,10 +50,10 @@ class Rendezvous(RendezvousHandler):
     def _act_on(self, directive: Directive) -> RankJob | None:
         match directive.kind:
             case DirectiveKind.LEAVE:
-                raise leaving(directive, self._news.state.epoch, self._news.state.mailbox)
+                raise leaving(directive, self._node.news.state.epoch, self._node.news.state.mailbox)
             case DirectiveKind.PREPARE:
-                self._survey.look()
-                self._news.change(prepared=directive.nonce)
+                self._node.survey.look()
+                self._node.news.change(prepared=directive.nonce)
             case DirectiveKind.START if directive.record is not None:
                 return self._job_of(directive.record)
             case _:
@@ -85,34 +63,34 @@ class Rendezvous(RendezvousHandler):
     def _job_of(self, record: Epoch) -> RankJob | None:
         """The ranks' job, once everything for it is here; None when this is no epoch for us to start."""
         member = self._member(record)
-        if member is None or record.epoch <= self._news.state.epoch:
+        if member is None or record.epoch <= self._node.news.state.epoch:
             return None  # an epoch's ranks are started once; after they ended only a new epoch starts any
-        settings = self._settings
+        settings = self._node.settings
         shutil.rmtree(settings.mailboxes, ignore_errors=True)
         mailbox = Mailbox(settings.mailboxes / f"epoch-{record.epoch:04d}")
-        self._news.change(
+        self._node.news.change(
             phase=AgentPhase.RUNNING, epoch=record.epoch, prepared="", exits=(), activity="", mailbox=mailbox
         )
-        self._snapshots.prune(record.restore)
+        self._node.snapshots.prune(record.restore)
         try:
             files = self._restore_files(record, member)
         except fetch.Interrupted:
             logger.info("epoch %d: overtaken while fetching", record.epoch)
-            self._news.change(phase=AgentPhase.IDLE, activity="")
+            self._node.news.change(phase=AgentPhase.IDLE, activity="")
             return None
         except fetch.PiecesMissing as problem:
             logger.error("epoch %d: %s", record.epoch, problem)
             failure = RankExit(settings.slot, 0, ExitCode.CHECKPOINT_DAMAGED, str(problem)[:2048])
-            self._news.change(phase=AgentPhase.FAILED, activity="", exits=(failure,))
+            self._node.news.change(phase=AgentPhase.FAILED, activity="", exits=(failure,))
             return None
         return RankJob(
-            spec=self._spec,
+            spec=self._node.spec,
             record=record,
             member=member,
             slot=settings.slot,
             run_uid=settings.run_uid,
             mailbox=mailbox.folder,
-            snapshot_dir=self._snapshots.folder,
+            snapshot_dir=self._node.snapshots.folder,
             restore_files=files,
             cache_dir=settings.cache_dir,
             log_dir=settings.log_dir,
@@ -120,24 +98,26 @@ class Rendezvous(RendezvousHandler):
 
     def _member(self, record: Epoch) -> int | None:
         sessions = [member.session for member in record.members]
-        return sessions.index(self._session) if self._session in sessions else None
+        return sessions.index(self._node.session) if self._node.session in sessions else None
 
     def _restore_files(self, record: Epoch, member: int) -> tuple[Path, ...]:
         restore = record.restore
         if restore.source is not RestoreSource.MEMORY:
             return ()
         wanted = pieces.needed(record, member)
-        missing = wanted - self._snapshots.files_of(restore.epoch, restore.step).keys()
+        missing = wanted - self._node.snapshots.files_of(restore.epoch, restore.step).keys()
         if missing:
-            self._news.change(activity=f"fetching {len(missing)} pieces of step {restore.step} from peers")
+            self._node.news.change(
+                activity=f"fetching {len(missing)} pieces of step {restore.step} from peers"
+            )
             holders = pieces.holders(record, member)
-            overtaken: Callable[[], bool] = lambda: self._inbox.peek() is not None  # noqa: E731
+            overtaken: Callable[[], bool] = lambda: self._node.inbox.peek() is not None  # noqa: E731
             copied = fetch.fetch(
-                self._snapshots.fetched_from, restore.epoch, restore.step, missing, holders, overtaken
+                self._node.snapshots.fetched_from, restore.epoch, restore.step, missing, holders, overtaken
             )
             logger.info("epoch %d: fetched %d bytes from peers", record.epoch, copied)
-            self._news.change(activity="")
-        files = self._snapshots.files_of(restore.epoch, restore.step)
+            self._node.news.change(activity="")
+        files = self._node.snapshots.files_of(restore.epoch, restore.step)
         if wanted - files.keys():
             unsound = sorted(wanted - files.keys())
             raise fetch.PiecesMissing(
@@ -164,11 +144,11 @@ class Rendezvous(RendezvousHandler):
         return "trainingrun"
 
     def get_run_id(self) -> str:
-        return self._settings.run_uid
+        return self._node.settings.run_uid
 
     def num_nodes_waiting(self) -> int:
         """1 when there is a directive that the ranks' watcher must act on."""
-        return int(self._inbox.peek() is not None)
+        return int(self._node.inbox.peek() is not None)
 
     def is_closed(self) -> bool:
         return False  # only a directive or an answer of membership closes it, as an Ending
@@ -177,5 +157,5 @@ class Rendezvous(RendezvousHandler):
         """An agent cannot close a run."""
 
     def shutdown(self) -> bool:
-        self._survey.close()
+        self._node.survey.close()
         return True

@@ -1,7 +1,7 @@
 """The agent's settings: one frozen object, read once from the environment.
 
-A variable that is missing or ill-typed is a BadConfiguration that names it: such a pod can never work, and restarting
-it would not help.
+A variable that is missing or ill-typed is a BadConfiguration that names it: such a pod can never work, and
+restarting it would not help.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers.
 
-The agent reads headers and moves whole files; the tensors in them are the ranks' business. Fetched files count as
-held: they survive the ranks for which they were fetched.
+The agent reads headers and moves whole files; the tensors in them are the ranks' business. Fetched files
+count as held: they survive the ranks for which they were fetched.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class Snapshots:
         return self.folder / "fetched" / f"slot-{slot}"
 
     def prune(self, restore: Restore) -> None:
-        """Drop what the run will not go back to, before ranks start from `restore` and need memory of their own.
+        """Drop what the run will not go back to, before ranks start from `restore` and need memory of their
+        own.
 
-        What stays is the restore point and, in case it turns out to be damaged, the newest snapshot that is here.
+        What stays is the restore point and, in case it turns out to be damaged, the newest snapshot that is
+        here.
         """
         keep = {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
         if restore.source is RestoreSource.MEMORY:

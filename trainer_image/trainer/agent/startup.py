@@ -1,4 +1,5 @@
-"""From a bare process to a node that can start ranks: imports and data, side by side. Phase Preparing until then.
+"""From a bare process to a node that can start ranks: imports and data, side by side. Phase Preparing until
+then.
 
 Directives wait meanwhile, except Leave and the other reasons to end.
 """
@@ -18,7 +19,9 @@ from trainingrun.protocol.messages import DirectiveKind
 
 
 class Loader:
-    """Imports torch into the agent beside everything else: membership shall know of this node before that is done."""
+    """Imports torch into the agent beside everything else: membership shall know of this node before that is
+    done.
+    """
 
     def __init__(self, module: str, inbox: Inbox) -> None:
         self._module = module

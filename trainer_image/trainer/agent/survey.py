@@ -1,7 +1,7 @@
 """Keeps an eye on the checkpoint location: which manifests there are, and whether anything was ever written.
 
-Listing may be slow or fail (it is a network file system or an object store), so it has a thread of its own and the
-last good answer stands. Before a node says that it is prepared, the main thread asks for a fresh one.
+Listing may be slow or fail (it is a network file system or an object store), so it has a thread of its own
+and the last good answer stands. Before a node says that it is prepared, the main thread asks for a fresh one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ties a process to its parent: when the parent dies, however it dies, the kernel kills this process.
 
-The chain is agent -> fork server -> rank, and agent -> data process. The signal is sent when the *thread* that made
-the process ends, so these processes are made by threads that live as long as their process.
+The chain is agent -> fork server -> rank, and agent -> data process. The signal is sent when the *thread*
+that made the process ends, so these processes are made by threads that live as long as their process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The warm fork server, as the agent sees it: started first of all, watched always, replaced when it dies.
 
-It is multiprocessing's own fork server, which loads the training code once; a rank is then a fork of it that needs
-milliseconds. All of this happens in the agent's main thread: the server dies with the thread that started it.
+It is multiprocessing's own fork server, which loads the training code once; a rank is then a fork of it that
+needs milliseconds. All of this happens in the agent's main thread: the server dies with the thread that
+started it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import signal
 
 from trainer.agent import server_environment
 from trainer.agent.endings import Broken
@@ -45,7 +47,7 @@ class WarmServer:
         )  # numpy would start its threads when it is imported
         multiprocessing.set_forkserver_preload([_FIRST, _LAST])
         multiprocessing.forkserver.ensure_running()
-        self.pid = _server_pid()
+        self.pid = server_pid()
         self._pidfd = os.pidfd_open(self.pid)
 
     def fds(self) -> list[int]:
@@ -53,7 +55,7 @@ class WarmServer:
         return [fd for fd in (self._pidfd, self._pipe) if fd is not None]
 
     def check(self) -> bool:
-        """Whether it is ready. Raises Broken when it cannot load the training code; replaces it when it died."""
+        """Whether it is ready. Replaces it when it died. Raises Broken when it cannot load the code."""
         if self._pipe is not None:
             with contextlib.suppress(BlockingIOError):
                 if answer := os.read(self._pipe, _PIPE_BYTES):
@@ -64,6 +66,11 @@ class WarmServer:
             logger.warning("the fork server died; starting another")
             self.start()
         return self.ready
+
+    def kill(self) -> None:
+        """With all that it has forked; `check` starts another."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd or 0, signal.SIGKILL)
 
     def died(self) -> bool:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -95,6 +102,6 @@ class WarmServer:
         self._pipe = self._pipe_end = None
 
 
-def _server_pid() -> int:
-    """multiprocessing keeps it to itself, and has no other way to watch the server."""
-    return int(multiprocessing.forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+def server_pid() -> int:
+    """0 when there is none. multiprocessing keeps it to itself, and has no other way to watch the server."""
+    return int(multiprocessing.forkserver._forkserver._forkserver_pid or 0)  # type: ignore[attr-defined]

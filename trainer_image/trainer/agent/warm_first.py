@@ -1,5 +1,5 @@
-"""First import of the fork server: ties it to the agent, and every process that it forks to it, from the first
-instant. Importing this module anywhere else would be a mistake: it acts on the process that imports it.
+"""First import of the fork server: ties it to the agent, and every process that it forks to it, from the
+first instant. Importing this module anywhere else would be a mistake: it acts on the process that imports it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Last import of the fork server: loads the training code, freezes the heap and tells the agent how it went.
 
-A frozen heap keeps a collection in a rank from copying the pages that all ranks share. Nothing here may start a
-thread: it would not exist in the ranks.
+A frozen heap keeps a collection in a rank from copying the pages that all ranks share. Nothing here may start
+a thread: it would not exist in the ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import traceback
 from pathlib import Path
 
 from trainer.agent import server_environment
-
 
 # What a rank needs before its own code runs; without it every start would pay for the import.
 _LAUNCHER = ("trainer.agent.entry", "torch.distributed.elastic.multiprocessing.api")

@@ -92,9 +92,7 @@ class Manifest:
     @staticmethod
     def read(folder: Path) -> Manifest:
         """The manifest of a checkpoint's folder, verified. Raises CheckpointDamaged, FileNotFoundError."""
-        path = folder / names.MANIFEST_FILE
-        stat = path.stat()
-        return _read(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return _parse(folder / names.MANIFEST_FILE)
 
     def commit(self, location: Path) -> bool:
         """Create the manifest; False when there is one already. All files must be durable before."""
@@ -111,8 +109,12 @@ def _canonical(content: dict[str, Any]) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, _mtime: int, _size: int, _inode: int) -> Manifest:
-    """Agents look often and manifests never change: parse each once."""
+def _parse_once(path: Path, _mtime: int, _size: int, _inode: int) -> Manifest:
+    """For listings: agents look often, and manifests never change."""
+    return _parse(path)
+
+
+def _parse(path: Path) -> Manifest:
     name = path.parent.name
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
@@ -155,7 +157,9 @@ def _scan(location: Path) -> tuple[list[Manifest], list[str]]:
     whole, damaged = [], []
     for folder in folders(location):
         try:
-            whole.append(Manifest.read(folder))
+            path = folder / names.MANIFEST_FILE
+            stat = path.stat()
+            whole.append(_parse_once(path, stat.st_mtime_ns, stat.st_size, stat.st_ino))
         except FileNotFoundError:
             continue
         except CheckpointDamaged:

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from trainingrun.protocol.names import ENV_POD_UID
 
 MEMBERSHIP, CONTROLLER = "membership", "controller"
 START_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 5.0
 _RANK_LOG = re.compile(r"epoch-(\d+)\.rank-(\d+)\.log$")
 
 
@@ -70,9 +72,7 @@ class LocalCluster:
         self._membership_settings = dict(membership_settings or {})  # fields of membership.settings.Settings
         lock = files.hold(self.layout.lock)
         if lock is None:
-            raise StateInUse(
-                f"{self.root} is in use by another `trainingrun local run`; wait for it, or use --state"
-            )
+            raise StateInUse(f"{self.root} is in use by another `trainingrun local` command")
         self._lock: int | None = lock
         self._end_leftovers()
         self._nodes: dict[str, NodeShape] = {}
@@ -164,6 +164,10 @@ class LocalCluster:
         """SIGKILL it; if it is supervised, its supervision starts it again."""
         self._spawner.kill(program, forget=False)
 
+    def stop(self, program: str) -> None:
+        """SIGTERM, and SIGKILL if that does not end it in time. Nobody starts it again."""
+        self._spawner.stop(program, STOP_TIMEOUT_SECONDS)
+
     def pause(self, program: str) -> None:
         self._spawner.send(program, signal.SIGSTOP)
 
@@ -221,26 +225,28 @@ class LocalCluster:
 
     # the end
 
-    def stop_pods(self) -> None:
+    def stop_pods(self, hurry: threading.Event | None = None) -> None:
         """Delete all pods and wait until they are gone (SIGTERM, grace, SIGKILL).
 
-        Stop the controller first: it would replace them.
+        Stop the controller first: it would replace them. Returns at once when `hurry` is set.
         """
         for run in self.port.run_names():
             for pod in self.port.pods(run):
                 self.port.delete_pod(pod.name, pod.uid)
         deadline = time.monotonic() + self.settings.grace_seconds + 10
         while time.monotonic() < deadline and any(self.port.pods(run) for run in self.port.run_names()):
+            if hurry is not None and hurry.is_set():
+                return
             time.sleep(0.05)
 
     def teardown(self) -> None:
         """End everything that this cluster started. Runs and their records stay on disk."""
         if self._lock is None:
             return
-        self._spawner.stop(CONTROLLER, 5)
+        self.stop(CONTROLLER)
         for name in self.node_names():
             self._spawner.kill(name)
-        self._spawner.stop(MEMBERSHIP, 5)
+        self.stop(MEMBERSHIP)
         self._spawner.close()
         self._end_leftovers()
         os.close(self._lock)

@@ -1,0 +1,160 @@
+"""`trainingrun plan` and `explain` as a user meets them: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from trainingrun.api.errors import CliExit
+from trainingrun.cli.main import app
+from trainingrun.cli.output import bar, table
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "pretrain-stdlib.yaml"
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def a_manifest(folder: Path, **changes: Any) -> Path:
+    """The example with blocks of its spec updated: a_manifest(tmp_path, scale={"minNodes": 2})."""
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"]["training"]["optimizer"]["learningRate"] = 0.005
+    for block, values in changes.items():
+        document["spec"].setdefault(block, {}).update(values)
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_the_example_plans_for_each_of_its_sizes() -> None:
+    result = call("plan", "-f", EXAMPLE)
+    assert result.exit_code == CliExit.OK
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:5] == ["NODES", "PIPELINE", "REPLICATE", "SHARD", "TENSOR"]
+    assert [row.split()[:5] for row in rows] == [["1", "1", "1", "2", "1"], ["2", "1", "2", "2", "1"]]
+    assert all(row.endswith("yes") for row in rows)
+    assert "1.05 M parameters" in result.stderr
+    assert "data parallelism alone fits" in result.stderr
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_machine_formats_are_whole_documents_on_stdout_and_nothing_is_said(form: str, read: Any) -> None:
+    result = call("plan", "-f", EXAMPLE, "-o", form)
+    document = read(result.stdout)
+    assert document["name"] == "pretrain-stdlib"
+    assert [rung["nodes"] for rung in document["rungs"]] == [1, 2]
+    assert result.stderr == ""
+
+
+def test_nodes_shows_one_size_also_one_outside_of_the_scale() -> None:
+    for nodes in (1, 2, 8):
+        document = json.loads(call("plan", "-f", EXAMPLE, "--nodes", str(nodes), "-o", "json").stdout)
+        assert [rung["nodes"] for rung in document["rungs"]] == [nodes]
+
+
+def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
+    result = call("explain", "-f", EXAMPLE, "--nodes", "1")
+    assert result.exit_code == CliExit.OK
+    text = result.stdout
+    assert text.startswith(
+        "pretrain-stdlib on 1 node: tensor 1 x shard 2 x replicate 1 x pipeline 1 = 2 processes"
+    )
+    assert "data parallelism alone fits" in text
+    assert "reserved" in text
+    assert "536,870,912 B" in text
+    assert "##########" in text
+    assert "matmul parameters" in text
+    assert "tensor 2, pipeline 1" in text
+    assert "micro-batch" in text
+    assert "\x1b[" not in text
+
+
+def test_explain_says_why_a_neighbour_is_not_possible(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, parallelism={"axes": {"tensor": 2}})
+    text = call("explain", "-f", manifest).stdout
+    assert "tensor 2 pinned" in text
+    assert "not possible: tensor 4 does not divide 2 key-value heads" in text
+
+
+def test_a_pin_that_cannot_be_is_bad_input(tmp_path: Path) -> None:
+    result = call("plan", "-f", a_manifest(tmp_path, parallelism={"axes": {"tensor": 3}}))
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert result.stdout == ""
+    assert "spec.parallelism.axes.tensor" in result.stderr
+    assert "tensor 3 does not divide 4 attention heads (4 / 3 = 1.33); nearest that fits: 2" in result.stderr
+    assert "hint: set tensor to one of: 1, 2" in result.stderr
+
+
+def test_a_model_that_fits_nowhere_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, resources={"perNode": {"cpu": "1", "memory": "512Mi"}})
+    result = call("explain", "-f", manifest)
+    assert result.exit_code == CliExit.NOTHING_FITS
+    assert "nearest that fits: perNode.memory 2Gi" in result.stderr
+
+
+def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    result = call("plan", "-f", tmp_path / "none.yaml")
+    assert result.exit_code == CliExit.MISSING
+    assert "there is no such file" in result.stderr
+
+
+def test_an_invalid_manifest_is_bad_input(tmp_path: Path) -> None:
+    result = call("plan", "-f", a_manifest(tmp_path, scale={"minNodes": 5}))
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "spec.scale.minNodes" in result.stderr
+
+
+def test_an_accelerator_must_be_named_and_then_plans(tmp_path: Path) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"]["resources"] = {"perNode": {"cpu": 96, "memory": "900Gi", "nvidia.com/gpu": 8}}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(document).replace("5e-3", "0.005"))
+    refused = call("plan", "-f", path)
+    assert refused.exit_code == CliExit.BAD_INPUT
+    assert "--accelerator" in refused.stderr
+    planned = call("plan", "-f", path, "--accelerator", "NVIDIA-H100-80GB-HBM3")
+    assert planned.exit_code == CliExit.OK
+    assert "79.2 GiB" in planned.stdout
+
+
+def test_wrong_arguments_are_bad_input() -> None:
+    assert call("plan").exit_code == CliExit.BAD_INPUT
+    assert call("plan", "-f", EXAMPLE, "--nodes", "0").exit_code == CliExit.BAD_INPUT
+    assert call("plan", "-f", EXAMPLE, "-o", "xml").exit_code == CliExit.BAD_INPUT
+
+
+def test_planning_starts_at_once_and_loads_no_framework() -> None:
+    code = (
+        "import sys\n"
+        "from trainingrun.cli.main import app\n"
+        f"app(['plan', '-f', {str(EXAMPLE)!r}, '-o', 'json'], standalone_mode=False)\n"
+        "heavy = {'torch', 'kopf', 'kubernetes', 'aiohttp', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    seconds = time.perf_counter() - started
+    assert json.loads(done.stdout)["rungs"]
+    assert done.stderr.strip() == "[]"
+    assert seconds < 10  # 0.4 s on an idle machine; the bound is for busy ones
+
+
+def test_tables_align_and_bars_are_readable_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert table(("A", "LONG"), [("wide cell", "x")]) == "A          LONG\nwide cell  x\n"
+    assert bar(0.5, width=10) == "#####"
+    assert bar(0.001, width=10) == "."
+    assert bar(0.0) == ""

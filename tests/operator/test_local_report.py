@@ -1,0 +1,131 @@
+"""The report at the end of a local run, from a canned status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainingrun.cli.report import Report, build_report, heldout_line, render
+from trainingrun.protocol.messages import Termination
+
+STATUS: dict[str, Any] = {
+    "conditions": [{"type": "Complete", "status": "True", "reason": "Completed", "message": ""}],
+    "progress": {"step": 300, "totalSteps": 300, "tokens": 1228800, "loss": "3.4123"},
+    "checkpoint": {"durable": {"step": 300, "epoch": 3, "manifest": "step-00000300.e0003"}},
+    "disruptions": {
+        "lostSteps": 1,
+        "recent": [
+            {
+                "epoch": 2,
+                "cause": "Infrastructure",
+                "node": "node-1",
+                "recoverMillis": 1840,
+                "source": "Memory",
+                "lostSteps": 1,
+            }
+        ],
+    },
+    "goodput": {
+        "permille": 871,
+        "wallSeconds": 100,
+        "productiveSeconds": 87,
+        "lost": [
+            {"part": "Start", "seconds": 10},
+            {"part": "Restore", "seconds": 2},
+            {"part": "Redone", "seconds": 1},
+        ],
+    },
+    "output": {"export": "/models/demo"},
+}
+HELDOUT = {"heldout_loss": 3.1, "unigram_entropy": 5.52, "bigram_entropy": 3.41, "tokens": 131072}
+
+
+def a_report(status: dict[str, Any] = STATUS, outcome: str = "Complete", words: Any = None) -> Report:
+    return build_report("demo", status, outcome, 3, words, "/checkpoints/demo", "/state/logs")
+
+
+def test_the_report_says_what_was_done_and_where_it_is() -> None:
+    text = render(a_report())
+    assert "run demo is complete" in text
+    assert "steps    300/300   tokens 1,228,800   final loss 3.4123   epochs 3" in text
+    assert "wall     1m40s   productive 1m27s   goodput 87.1 %" in text
+    assert "checkpoint /checkpoints/demo/step-00000300.e0003" in text
+    assert "model      /models/demo" in text
+
+
+def test_what_was_lost_is_a_table_of_seconds_by_part_the_largest_first() -> None:
+    lines = render(a_report()).splitlines()
+    start = lines.index("what was lost")
+    assert [line.split()[-4] for line in lines[start + 1 : start + 4]] == ["10", "2", "1"]
+    assert "until the first step" in lines[start + 1]
+    assert "10.0 %" in lines[start + 1]
+    assert "steps trained again: 1 (1 disruption)" in lines[start + 4]
+
+
+def test_each_disruption_is_one_line() -> None:
+    assert (
+        "epoch 2: Infrastructure on node-1, next step after 1.8 s, restored from memory, 1 step lost"
+    ) in render(a_report())
+
+
+def test_a_disruption_that_was_not_recovered_from_says_so() -> None:
+    entry = {"epoch": 4, "cause": "Application", "node": "", "source": "Durable", "lostSteps": 0}
+    status = {**STATUS, "disruptions": {"lostSteps": 0, "recent": [entry]}}
+    line = "epoch 4: Application, not recovered, restored from a durable checkpoint, no step lost"
+    assert line in render(a_report(status))
+
+
+def test_the_last_words_of_the_run_count_more_than_a_status_that_lags() -> None:
+    words = Termination(0, "Done", manifest="step-00000300.e0009", export="/models/other")
+    report = a_report(words=words)
+    assert (report.checkpoint, report.export) == ("/checkpoints/demo/step-00000300.e0009", "/models/other")
+
+
+def test_a_failed_run_names_the_first_cause_and_the_last_output() -> None:
+    status = {
+        "conditions": [
+            {"type": "Failed", "status": "True", "reason": "RestartBudgetSpent", "message": "Application: 4"}
+        ],
+        "failure": {
+            "cause": "Application",
+            "slot": 1,
+            "node": "node-1",
+            "exitCode": 1,
+            "message": "Traceback\nValueError: x",
+        },
+    }
+    text = render(a_report(status, "Failed"))
+    assert "run demo failed" in text
+    assert "first cause: Application" in text
+    assert "RestartBudgetSpent: Application: 4" in text
+    assert "slot 1, node node-1, exit code 1" in text
+    assert "    ValueError: x" in text
+
+
+def test_a_failure_without_a_cause_gives_its_reason() -> None:
+    message = "spec.scale: nothing fits"
+    condition = {"type": "Failed", "status": "True", "reason": "PlanInfeasible", "message": message}
+    text = render(a_report({"conditions": [condition]}, "Failed"))
+    assert "first cause: PlanInfeasible: spec.scale: nothing fits" in text
+
+
+def test_a_run_that_never_began_has_a_report_too() -> None:
+    text = render(a_report({}, "Stopped"))
+    assert "run demo was stopped" in text
+    assert "final loss -" in text
+    assert "checkpoint" not in text
+
+
+def test_the_held_out_loss_is_beside_the_entropies_of_the_same_tokens() -> None:
+    line = heldout_line(HELDOUT)
+    assert "held-out loss 3.100 nats/token | unigram 5.520 | bigram 3.410" in line
+    assert "same 131,072 tokens" in line
+    assert line.endswith("below the bigram's")
+    assert heldout_line({**HELDOUT, "heldout_loss": 3.5}).endswith("not below the bigram's")
+
+
+def test_the_report_is_json_with_every_figure() -> None:
+    data = json.loads(json.dumps(a_report().to_json()))
+    assert data["lost_seconds"] == {"Start": 10, "Restore": 2, "Redone": 1}
+    assert data["disruptions"][0]["node"] == "node-1"
+    assert data["outcome"] == "Complete"

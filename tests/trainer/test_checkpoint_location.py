@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint.durable import Fenced, save, write_fence
+from trainer.checkpoint.location import create_only, newest_fence, owners
+from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints, path_of
+from trainer.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def saved(location: Path, step: int, epoch: int, uid: str) -> str:
+    return save(
+        location,
+        step=step,
+        epoch=epoch,
+        tensors={},
+        scalars={},
+        parent="",
+        run_uid=uid,
+        keep_last=None,
+        plan={},
+        versions={},
+    )
+
+
+def test_a_location_is_claimed_once_and_stays_the_runs(tmp_path: Path) -> None:
+    location = tmp_path / "new" / "c"
+    claim(location, "u1", "first", adopt=False)
+    claim(location, "u1", "first", adopt=False)
+    assert (location / "owner.json").read_text() == '{"runUid": "u1", "runName": "first"}'
+
+
+def test_another_runs_location_is_refused_with_field_owner_and_fix(tmp_path: Path) -> None:
+    claim(tmp_path, "u1", "first", adopt=False)
+    with pytest.raises(LocationTaken) as raised:
+        claim(tmp_path, "u2", "second", adopt=False)
+    message = str(raised.value)
+    assert message.startswith(f"spec.checkpoint.location.uri: '{tmp_path.as_uri()}'")
+    assert "run first (u1)" in message and "adopt: true" in message
+
+
+def test_of_many_that_claim_at_once_one_gets_it(tmp_path: Path) -> None:
+    def attempt(number: int) -> bool:
+        try:
+            claim(tmp_path, f"u{number}", "run", adopt=False)
+        except LocationTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+
+
+def test_an_adopting_run_continues_and_the_old_one_may_not_write(tmp_path: Path) -> None:
+    claim(tmp_path, "u1", "first", adopt=False)
+    saved(tmp_path, 100, 41, "u1")
+    write_fence(tmp_path, 41)
+    claim(tmp_path, "u2", "second", adopt=True)
+    claim(tmp_path, "u2", "second", adopt=True)
+    assert [owner.run_uid for owner in owners(tmp_path)] == ["u1", "u2"]
+    with pytest.raises(LocationTaken):
+        claim(tmp_path, "u1", "first", adopt=False)
+    with pytest.raises(Fenced, match=r"now belongs to run second \(u2\)"):
+        saved(tmp_path, 120, 42, "u1")
+    # Epochs start again with the new run: neither the old fence nor the old epochs stand above it.
+    saved(tmp_path, 110, 1, "u2")
+    assert [checkpoint.name for checkpoint in list_checkpoints(tmp_path)][-1] == "step-00000110.e0001"
+
+
+def test_checkpoints_without_an_owner_file_still_belong_to_their_run(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 1, "u1")
+    with pytest.raises(LocationTaken, match="u1"):
+        claim(tmp_path, "u2", "second", adopt=False)
+    claim(tmp_path, "u1", "first", adopt=False)
+
+
+def test_the_newest_fence_counts(tmp_path: Path) -> None:
+    assert newest_fence(tmp_path, "u1") == 0
+    for epoch in (3, 12, 7):
+        write_fence(tmp_path, epoch)
+    assert newest_fence(tmp_path, "u1") == 12
+
+
+def test_create_only_never_replaces_and_leaves_no_rest(tmp_path: Path) -> None:
+    assert create_only(tmp_path / "a", b"1")
+    assert not create_only(tmp_path / "a", b"2")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"1")]
+
+
+def test_file_uris_are_paths_and_others_are_refused() -> None:
+    assert path_of("file:///data/my%20runs/a") == Path("/data/my runs/a")
+    for uri in ("s3://bucket/a", "/data/a", "file://host/a", "file:///"):
+        with pytest.raises(ConfigError, match=r"spec.checkpoint.location.uri.*use file:///PATH"):
+            path_of(uri)
+
+
+def test_agents_read_manifests_and_snapshots_without_torch() -> None:
+    code = (
+        "import sys, trainer.checkpoint.manifest, trainer.checkpoint.snapshot, trainer.data.prepare\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
+    )

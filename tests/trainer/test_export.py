@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from tests.trainer.texts import END, a_spec, a_store, quiet
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from trainer.checkpoint import durable
+from trainer.checkpoint.manifest import Manifest
+from trainer.checkpoint.restore import CheckpointDamaged
+from trainer.data.prepare import PreparedData, prepare
+from trainer.evaluate import bigram_cross_entropy, entropies, main, mean_loss, pairs
+from trainer.export import export
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+TEXT = "It was the best of times, it was the worst of times.\n"
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("corpus")
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(TEXT * 20)
+    spec = a_spec(folder.as_uri(), heldout=((folder / "b.txt").as_uri(),))
+    spec["model"]["config"] |= {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    spec["training"]["sequenceLength"] = 16
+    return spec
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def data(spec: dict[str, Any], cache: Path) -> PreparedData:
+    return prepare(spec, cache, quiet)
+
+
+def a_model(spec: dict[str, Any], rows: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(4)
+    config = AutoConfig.for_model(**spec["model"]["config"], vocab_size=rows)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def saved(location: Path, model: PreTrainedModel, step: int = 9) -> str:
+    weights = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
+    moments = {f"optim.{name}.exp_avg": torch.zeros_like(p) for name, p in model.named_parameters()}
+    return durable.save(
+        location,
+        step=step,
+        epoch=1,
+        tensors=weights | moments,
+        scalars={"tokens": 5},
+        parent="",
+        run_uid="u",
+        keep_last=None,
+        plan={},
+        versions={},
+    )
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("precision, dtype", [("FP32", torch.float32), ("FP64", torch.float64)])
+def test_plain_transformers_loads_the_export_with_the_same_logits(
+    spec: dict[str, Any], data: PreparedData, tmp_path: Path, tied: bool, precision: str, dtype: torch.dtype
+) -> None:
+    spec = json.loads(json.dumps(spec))
+    spec["model"]["config"]["tie_word_embeddings"] = tied
+    spec["training"]["precision"] = precision
+    model = a_model(spec, data.vocabulary_size, dtype)
+    name = saved(tmp_path / "c", model)
+    folder = export(tmp_path / "c", name, spec, data, tmp_path / "models" / "m")
+    loaded = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    assert next(loaded.parameters()).dtype == dtype
+    assert all(torch.equal(p, dict(loaded.named_parameters())[n]) for n, p in model.named_parameters())
+    torch.testing.assert_close(
+        loaded(ids).logits, model(ids).logits, rtol=0, atol=1e-12 if precision == "FP64" else 1e-6
+    )
+    assert loaded.config.eos_token_id == data.train.end_token
+    assert loaded.generate(ids, max_new_tokens=2, do_sample=False).shape[1] <= ids.shape[1] + 2
+
+
+def test_an_export_says_where_it_came_from_and_is_made_once(
+    spec: dict[str, Any], data: PreparedData, tmp_path: Path
+) -> None:
+    location, out = tmp_path / "c", tmp_path / "m"
+    model = a_model(spec, data.vocabulary_size)
+    first = saved(location, model, step=9)
+    export(location, first, spec, data, out)
+    made = (out / "model.safetensors").stat()
+    export(location, first, spec, data, out)
+    assert (out / "model.safetensors").stat() == made
+    with safe_open(out / "model.safetensors", "pt") as file:
+        assert file.metadata()["checkpoint"] == first
+    (out / "model.safetensors").write_bytes(b"cut")
+    export(location, first, spec, data, out)
+    assert (out / "model.safetensors").stat().st_size == made.st_size
+    second = saved(location, model, step=10)
+    export(location, second, spec, data, out)
+    assert json.loads((out / "source.json").read_text())["step"] == 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "m"]
+
+
+def test_a_damaged_checkpoint_is_not_exported(
+    spec: dict[str, Any], data: PreparedData, tmp_path: Path
+) -> None:
+    name = saved(tmp_path / "c", a_model(spec, data.vocabulary_size))
+    file = tmp_path / "c" / name / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    item = next(i for i in Manifest.read(file.parent).items if i.name == "model.lm_head.weight")
+    content[item.byte_offset + item.byte_length // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointDamaged):
+        export(tmp_path / "c", name, spec, data, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_evaluation_keeps_documents_apart(spec: dict[str, Any], tmp_path: Path) -> None:
+    """The loss of packed documents is that of each alone."""
+    model = a_model(spec, 300, torch.float64)
+    lengths = [5, 9, 2, 6, 10]
+    packed = a_store(tmp_path / "packed", lengths, vocabulary=300)
+    loss, targets = mean_loss(model, packed, packed.sequences(64), 64)
+    alone = 0.0
+    for start, end in zip(packed.starts, packed.starts[1:], strict=False):
+        ids = torch.from_numpy(packed.read(int(start), int(end)))[None]
+        logits = model(ids).logits[0, :-1]
+        alone += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+    assert targets == sum(lengths) - len(lengths)
+    assert loss * targets == pytest.approx(alone, abs=1e-9)
+
+
+def test_entropies_are_those_of_counts() -> None:
+    before = np.array([0, 0, 0, 0, 1, 1])
+    after = np.array([1, 1, 2, 2, 0, 0])
+    single, pair = entropies(before, after, 3)
+    assert single == pytest.approx(math.log(3))
+    assert pair == pytest.approx(4 / 6 * math.log(2))
+    seen = bigram_cross_entropy((before.repeat(10_000), after.repeat(10_000)), (before, after), 3)
+    assert seen == pytest.approx(pair, abs=1e-3)
+    unseen = bigram_cross_entropy((before, after), (np.array([2]), np.array([0])), 3)
+    assert unseen == pytest.approx(-math.log((2 + 1) / (6 + 3)))
+
+
+def test_pairs_do_not_cross_documents(tmp_path: Path) -> None:
+    store = a_store(tmp_path / "s", [3, 2])
+    before, after = pairs(store, 100)
+    assert list(zip(before.tolist(), after.tolist(), strict=True)) == [(1, 2), (2, END), (3, END)]
+
+
+def test_the_command_prints_one_line_of_numbers(
+    spec: dict[str, Any],
+    data: PreparedData,
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = a_model(spec, data.vocabulary_size)
+    folder = export(tmp_path / "c", saved(tmp_path / "c", model), spec, data, tmp_path / "m")
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    command = ["--model", folder, "--spec", str(tmp_path / "spec.json")]
+    assert main([*command, "--cache", str(cache)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert data.heldout is not None
+    assert result["tokens"] == data.heldout.tokens - data.heldout.documents
+    assert result["heldout_loss"] == pytest.approx(math.log(300), abs=0.5)
+    assert 0 < result["bigram_entropy"] < result["unigram_entropy"] < math.log(300)
+    assert result["bigram_entropy"] < result["bigram_cross_entropy"]
+    assert main([*command, "--cache", str(tmp_path / "none")]) == 64
+    assert "not prepared" in capsys.readouterr().err
+    assert main(["--model", str(tmp_path / "no"), *command[2:], "--cache", str(cache)]) == 64
+    assert "cannot be read" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""The training of one epoch on one rank: restore, step until done or paused, save, export.
+
+`Run` holds what a rank needs; `train` is the loop. What happens after a step was agreed in the step's own
+all-reduce, so that all ranks do the same. Errors are not handled here: whoever started the rank reports
+them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+import torch.distributed as dist
+
+from trainer.checkpoint.restore import from_durable, from_snapshots
+from trainer.config import TrainerConfig
+from trainer.data.batches import BatchReader
+from trainer.data.prepare import PreparedData
+from trainer.errors import CheckpointDamaged
+from trainer.export import export
+from trainer.initial import fill_initial
+from trainer.job import Mailbox, RankJob, Result
+from trainer.keeping import DurableKeeper, SnapshotKeeper
+from trainer.mesh import Axes
+from trainer.policy import DurablePolicy, SnapshotPolicy
+from trainer.report import Reporter
+from trainer.schedule import Schedule
+from trainer.state import TrainingState
+from trainer.step import StepResult, StepRunner, Votes
+from trainingrun.protocol.records import RestoreSource
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    job: RankJob
+    local_rank: int
+    config: TrainerConfig
+    axes: Axes
+    data: PreparedData
+    reader: BatchReader
+    runner: StepRunner
+    state: TrainingState
+    schedule: Schedule
+    initializer_range: float
+    snapshots: SnapshotKeeper
+    durable: DurableKeeper
+    snapshot_policy: SnapshotPolicy
+    durable_policy: DurablePolicy
+    reporter: Reporter
+    mailbox: Mailbox
+
+    @property
+    def leads(self) -> bool:
+        """Rank 0 of the run: it votes for checkpoints, reports and exports."""
+        return self.axes.rank == 0
+
+
+def train(run: Run) -> Result:
+    """The loop. Collective over the run; the result as this rank sees it."""
+    restore(run)
+    while run.state.step < run.config.total_steps:
+        started = time.monotonic()
+        step = run.state.step + 1
+        learning_rate = run.schedule.learning_rate(step)
+        result = run.runner.run(
+            step, run.reader.step(step), learning_rate=learning_rate, votes=votes(run, step, started)
+        )
+        run.snapshots.everyone_passed()
+        run.state.advance(result, learning_rate=learning_rate, samples=run.config.global_batch)
+        account(run, result, time.monotonic() - started)
+        if run.snapshots.on and (result.agreed.snapshot or result.agreed.pause):
+            snapshot(run)
+        if step == run.config.total_steps:
+            break
+        if result.agreed.durable or (result.agreed.pause and not run.snapshots.on):
+            save(run)
+        if result.agreed.pause:
+            return paused(run)
+    return done(run)
+
+
+def restore(run: Run) -> None:
+    started = time.monotonic()
+    point = run.job.record.restore
+    say(run, "restoring" if point.source is not RestoreSource.INITIAL else "starting")
+    if point.source is RestoreSource.INITIAL:
+        parameters = run.state.optimizer.parameters
+        fill_initial(parameters, seed=run.config.training_seed, deviation=run.initializer_range)
+    else:
+        if point.source is RestoreSource.MEMORY:
+            scalars = from_snapshots(run.job.restore_files, point.epoch, point.step, run.state.tensors())
+        else:
+            scalars = from_durable(run.config.checkpoint.location, point.manifest, run.state.tensors())
+        run.state.load_scalars(scalars)
+        if run.state.step != point.step:
+            name = point.manifest or f"snapshot of epoch {point.epoch}"
+            raise CheckpointDamaged(name, f"it holds step {run.state.step}, not {point.step}")
+    run.reporter.restored(time.monotonic() - started)
+    say(run, "")
+
+
+def votes(run: Run, step: int, now: float) -> Votes:
+    """What this rank asks for after `step`. Anyone may pass on a pause; the rest is rank 0's."""
+    return Votes(
+        pause=run.local_rank == 0 and run.mailbox.pause_requested(),
+        snapshot=run.leads and run.snapshot_policy.due(step),
+        durable=run.leads and run.durable_policy.due(step, now),
+        snapshot_seconds=run.snapshots.seconds,
+    )
+
+
+def account(run: Run, result: StepResult, seconds: float) -> None:
+    run.snapshot_policy.stepped(seconds)
+    if result.agreed.snapshot_seconds:
+        run.snapshot_policy.cost(result.agreed.snapshot_seconds)
+    run.reporter.stepped(run.state, at=time.time(), seconds=seconds, tokens=result.tokens)
+    post(run)
+
+
+def snapshot(run: Run) -> None:
+    run.reporter.snapshot_taken(run.snapshots.take())
+    run.snapshot_policy.taken(run.state.step)
+
+
+def save(run: Run) -> str:
+    say(run, "saving")
+    name = run.durable.save()
+    run.durable_policy.saved(time.monotonic())
+    run.reporter.saved(name, run.state.step)
+    post(run)
+    say(run, "")
+    return name
+
+
+def paused(run: Run) -> Result:
+    if run.axes.world > 1:
+        dist.barrier()
+    run.snapshots.everyone_passed()
+    log.info("paused after step %d", run.state.step)
+    progress = run.reporter.progress(run.state) if run.leads else None
+    return Result("Paused", run.state.step, progress=progress)
+
+
+def done(run: Run) -> Result:
+    """The last step is saved once, and rank 0 exports it. An epoch that restores the last step comes straight
+    here.
+    """
+    name = run.durable.existing()
+    if name:
+        run.reporter.saved(name, run.state.step)
+        post(run)
+    else:
+        name = save(run)
+    result = Result("Done", run.state.step, manifest=name)
+    if not run.leads:
+        return result
+    say(run, "exporting")
+    folder = export(run.config.checkpoint.location, name, run.job.spec, run.data, run.config.output)
+    return replace(result, final=True, export=folder, progress=run.reporter.progress(run.state))
+
+
+def post(run: Run) -> None:
+    if run.leads:
+        run.mailbox.post_progress(run.reporter.progress(run.state))
+
+
+def say(run: Run, activity: str) -> None:
+    if run.local_rank == 0:
+        run.mailbox.post_activity(activity)
