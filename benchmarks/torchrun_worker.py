@@ -65,7 +65,9 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            log.write(json.dumps({"at": time.time(), "step": step, "world": world, "pid": os.getpid()}) + "\n")
+            log.write(
+                json.dumps({"at": time.time(), "step": step, "world": world, "pid": os.getpid()}) + "\n"
+            )
             if rank == 0 and step % args.checkpoint_every == 0:
                 save(checkpoint, model.module, optimizer, step)
 

@@ -42,7 +42,15 @@ def uv() -> Path:
     if not binary.exists():
         say(f"installing uv {UV_VERSION}")
         run(sys.executable, "-m", "venv", "--clear", home)
-        run(home / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", f"uv=={UV_VERSION}")
+        run(
+            home / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            f"uv=={UV_VERSION}",
+        )
     return binary
 
 
@@ -64,7 +72,18 @@ def environment(kind: str) -> Path:
         say(f"creating the {kind} environment (once)")
         run(installer, "venv", "-q", "--python", sys.executable, home)
         # Without byte code an import of torch takes many times longer, and every restart would pay for it.
-        run(installer, "pip", "install", "-q", "--compile-bytecode", "--python", python, "-c", constraints, *wanted)
+        run(
+            installer,
+            "pip",
+            "install",
+            "-q",
+            "--compile-bytecode",
+            "--python",
+            python,
+            "-c",
+            constraints,
+            *wanted,
+        )
         (home / "complete").touch()
     return python
 

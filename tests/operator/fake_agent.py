@@ -8,6 +8,7 @@ stop.
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -30,6 +31,9 @@ def main() -> None:
         ) as log:
             command = [sys.executable, "-S", __file__, "child", str(os.getpid())]
             subprocess.Popen(command, stdout=log, start_new_session=True)
+    if act.get("semaphore"):
+        lock = multiprocessing.get_context("spawn").Lock()
+        print(f"semaphore {lock._semlock.name}")  # type: ignore[attr-defined]
     print(f"start {start} of {os.environ['TRAININGRUN_POD_NAME']}", flush=True)
     if "say" in act:
         Path(os.environ["TRAININGRUN_TERMINATION_LOG"]).write_text(json.dumps(act["say"]))

@@ -101,7 +101,8 @@ class MemoryRecords:
 class Service:
     """One instance of membership: a state machine, and somebody who carries out its effects at once."""
 
-    def __init__(self, world: World, name: str = "m") -> None:
+    def __init__(self, world: World, name: str = "m", first_seq: int = 1) -> None:
+        self.first_seq = first_seq
         self.world = world
         self.name = name
         self.notes: list[str] = []
@@ -109,7 +110,9 @@ class Service:
 
     def start(self) -> None:
         world = self.world
-        self.state = RunState(RUN, UID, world.settings, lambda: world.nonce(self.name), world.clock.now())
+        self.state = RunState(
+            RUN, UID, world.settings, lambda: world.nonce(self.name), world.clock.now(), self.first_seq
+        )
         self.alive = True
         self.refresh()
 

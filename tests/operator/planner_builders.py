@@ -1,5 +1,6 @@
 """Builders for the planner's tests: a small model whose sums can be done by hand, bare nodes, published
-shapes."""
+shapes.
+"""
 
 from __future__ import annotations
 

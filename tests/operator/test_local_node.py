@@ -205,6 +205,21 @@ def test_sigkill_of_a_node_leaves_no_agent_and_no_rank(line: Line) -> None:
     wait_until(lambda: processes.carrying({ENV_POD_UID: uid}) == [], "all of them are gone", 2.0)
 
 
+@pytest.mark.parametrize("fault", ["kill_agent", "kill_node"])
+def test_named_semaphores_of_killed_processes_are_removed(line: Line, fault: str) -> None:
+    line.start({"exit": None, "semaphore": True}, {"exit": None})
+    line.until_running()
+    name = line.log().split("semaphore /", 1)[1].split()[0]
+    semaphore = Path("/dev/shm") / f"sem.{name}"
+    assert semaphore.exists()
+    if fault == "kill_agent":
+        line.cluster.kill_agent("demo", 0)
+        line.until_running(start=1)
+    else:
+        line.cluster.kill_node("node-0")
+    assert not semaphore.exists()
+
+
 def test_the_pod_of_a_dead_node_is_lost_and_its_memory_too(line: Line) -> None:
     line.start({"exit": None, "children": 1})
     line.until(ready=True)

@@ -303,3 +303,21 @@ def test_the_record_is_of_the_newest_revision():
     world.agents[0].replaced()
     world.pass_until(lambda: world.epoch.epoch == 2)
     assert world.epoch.revision == "story-r2"
+
+
+def test_growth_that_finds_nothing_to_restore_from_stays_a_growth_and_starts_nothing_old():
+    world = World(hold=0.0, pause_deadline_seconds=1.0)
+    agent = world.agent(0, saves_every=2)
+    world.pass_time(12)
+    agent.obeys = False
+    world.agent(1)
+    world.pass_time(2.5)  # the pause is over its time: the ranks are stopped
+    agent.held, agent.saves_every, world.durable = (), 0, []
+    agent.obeys, agent.steps = True, False
+    world.pass_time(3)
+    assert agent.phase is AgentPhase.IDLE
+    assert world.service.view.blocked
+    assert agent.directive.kind is DirectiveKind.PREPARE, "never told to start what it has stopped"
+    world.save(1, 6)
+    world.pass_until(lambda: world.epoch.epoch == 2)
+    assert (world.epoch.trigger, world.epoch.exits) == (Trigger.JOINED, ())

@@ -241,7 +241,9 @@ def test_records_that_are_away_delay_an_epoch_and_nothing_else():
 def test_an_epoch_made_by_another_instance_is_adopted():
     world = World().running(2)
     mine = world.service
-    world.service = Service(world, "other")  # hears the agents while this one is cut off from them
+    world.service = Service(
+        world, "other", first_seq=1 << 40
+    )  # hears the agents while this one is cut off from them
     for agent in world.agents.values():
         agent.joined = False
     world.pass_time(5)

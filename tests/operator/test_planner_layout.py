@@ -23,7 +23,8 @@ def survives_any_loss_of(count: int, nodes: list[set[tuple[int, int, int]]], cut
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Cut, int, int]:
     """(cut, replicate, processes a node), as the search makes them: whole copies on whole nodes, at most 6
-    nodes."""
+    nodes.
+    """
     processes = draw(st.sampled_from([1, 2, 4, 8]))
     tensor = draw(st.sampled_from([t for t in (1, 2, 4, 8) if processes % t == 0]))
     found = [

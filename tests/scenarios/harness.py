@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
+from trainingrun.api.constants import Reason
 from trainingrun.cluster.local.cluster import CONTROLLER, MEMBERSHIP, LocalCluster
 from trainingrun.cluster.local.container import tail
 from trainingrun.cluster.local.settings import LocalSettings
@@ -28,6 +29,7 @@ from trainingrun.protocol.records import Epoch, Revision
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.05
+NEVER_BEGINS = (Reason.INVALID_SPEC, Reason.PLAN_INFEASIBLE)
 ENV_TRAINER_PYTHON = "TRAININGRUN_TRAINER_PYTHON"
 
 
@@ -60,7 +62,13 @@ class Moment:
 
     @property
     def over(self) -> bool:
-        return self.is_true("Complete") or self.is_true("Failed")
+        return self.is_true("Complete") or self.hopeless
+
+    @property
+    def hopeless(self) -> bool:
+        """It failed, or cannot begin without another manifest."""
+        stalled = [item for item in self.status.get("conditions") or [] if item["type"] == "Stalled"]
+        return self.is_true("Failed") or any(item["reason"] in NEVER_BEGINS for item in stalled)
 
 
 class Line(Protocol):
@@ -89,6 +97,12 @@ class Line(Protocol):
 
     def logs(self) -> str:
         """The end of every program's and pod's log, for the message of a test that failed."""
+
+    def files(self, pattern: str) -> Sequence[Path]:
+        """Files of that name pattern that the ranks of all pods logged, those of pods that are gone included."""
+
+    def cache_dir(self) -> Path:
+        """Where the nodes keep prepared data."""
 
     def leaks(self) -> Sequence[str]:
         """What is left that should not be; to be asked after the context is left."""
@@ -211,6 +225,12 @@ class LocalLine:
         files = sorted([*root.glob("logs/*.log"), *root.glob("runs/*/logs/*/*.log")])
         return "\n".join(f"--- {file.relative_to(root)}\n{tail(file, 3000)}" for file in files)
 
+    def files(self, pattern: str) -> Sequence[Path]:
+        return sorted(self.cluster.root.glob(f"runs/{self._run}/logs/*/{pattern}"))
+
+    def cache_dir(self) -> Path:
+        return self.cluster.layout.cache
+
     def leaks(self) -> Sequence[str]:
         return self._left
 
@@ -228,7 +248,7 @@ class LocalLine:
 
     def wait_for_step(self, step: int, timeout_seconds: float = 120.0) -> Moment:
         def reached(moment: Moment) -> Moment | None:
-            if moment.is_true("Failed"):
+            if moment.hopeless:
                 self._fail(f"the run failed before step {step}", moment)
             return moment if moment.step >= step else None
 
@@ -308,6 +328,7 @@ _SMALL = {
         "scale": {"minNodes": 1, "maxNodes": 2, "growHoldSeconds": 1},
         "resources": {"perNode": {"cpu": "1", "memory": "4Gi"}, "processesPerNode": 2},
         "checkpoint": {"location": {"uri": ""}, "durable": {"intervalSteps": 10, "keepLast": 3}},
+        "output": {"format": "Safetensors", "uri": ""},
     },
 }
 
@@ -327,6 +348,7 @@ def small_manifest(folder: Path, name: str = "scenario", **changes: Any) -> dict
         (text / f"{number:02d}.txt").write_text(words)
     spec["data"]["sources"] = [{"name": "text", "uri": f"file://{text}", "format": "Text"}]
     spec["checkpoint"]["location"]["uri"] = f"file://{folder / 'checkpoints' / name}"
+    spec["output"]["uri"] = f"file://{folder / 'models' / name}"
     for path, value in changes.items():
         *parents, last = path.split("__")
         holder = spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.scenarios.harness import Line, LocalLine, small_manifest
 
 pytestmark = pytest.mark.scenario

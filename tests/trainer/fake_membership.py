@@ -122,7 +122,8 @@ class FakeMembership:
         number = self.epoch + 1
         joins = [self.seats[slot].join for slot in slots]
         first = joins[0]
-        shape: dict[str, Any] = {"replicate": len(slots), "shard": 1, "tensor": first.processes, **rung}
+        shape: dict[str, Any] = {"replicate": len(slots), "shard": 1, "tensor": first.processes}
+        shape |= {"micro_batch": 1, "accumulation": 1, **rung}
         return Epoch(
             name=f"{RUN}-e{number}",
             run=RUN,
@@ -138,8 +139,6 @@ class FakeMembership:
                 nodes=len(slots),
                 processes_per_node=first.processes,
                 pipeline=1,
-                micro_batch=1,
-                accumulation=1,
                 padding_sequences=0,
                 state_copies=1,
                 **shape,

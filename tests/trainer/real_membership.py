@@ -1,6 +1,7 @@
 """The real membership service over records in memory: `python -m tests.trainer.real_membership FILE`.
 
-Runs with the operator's environment. Writes its port as the first line of FILE, then each epoch's record as one line.
+Runs with the operator's environment. Writes its port as the first line of FILE, then each epoch's record as
+one line.
 """
 
 from __future__ import annotations

@@ -221,7 +221,9 @@ def test_a_node_fetches_the_pieces_that_it_lacks_before_its_ranks_start(world: W
 
     # and when nobody can give them, the epoch fails and says what is missing
     nonce = membership.prepare((0, 1))
-    membership.start(membership.record((0, 1), nonce, Restore(RestoreSource.MEMORY, 1, 1, layout=(1, 1, 2), holders=(0,))))
+    membership.start(
+        membership.record((0, 1), nonce, Restore(RestoreSource.MEMORY, 1, 1, layout=(1, 1, 2), holders=(0,)))
+    )
     for slot in (0, 1):
         failure = membership.wait_phase(slot, AgentPhase.FAILED).exits[0]
         assert failure.exit_code == 65

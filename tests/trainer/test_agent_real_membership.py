@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.agent_process import ROOT, AgentProcess, agents, wait_gone, wait_until
+
 from trainingrun.protocol import names, wire
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
@@ -57,7 +57,9 @@ def newest(agent: AgentProcess, what: str, epoch: int) -> float:
     return max(note["at"] for note in agent.wait_notes(what, epoch))
 
 
-def test_a_run_survives_a_killed_rank_and_a_killed_node_and_ends_well(tmp_path: Path, service: Service) -> None:
+def test_a_run_survives_a_killed_rank_and_a_killed_node_and_ends_well(
+    tmp_path: Path, service: Service
+) -> None:
     fake = {"torch": True, "snapshots": True, "stepSeconds": 0.01}
     pair = [AgentProcess(tmp_path, service.url, slot, fake=fake) for slot in (0, 1)]
     with agents(*pair) as (first, second):
@@ -93,9 +95,7 @@ def test_a_run_survives_a_killed_rank_and_a_killed_node_and_ends_well(tmp_path: 
             f" survivors step after {stepped - killed_at:.3f}"
         )
 
-        again = AgentProcess(
-            tmp_path / "again", service.url, 1, fake=fake, **{names.ENV_INCARNATION: "1"}
-        )
+        again = AgentProcess(tmp_path / "again", service.url, 1, fake=fake, **{names.ENV_INCARNATION: "1"})
         with agents(again):
             record = service.wait_epoch(4, 60)
             assert [(member.slot, member.incarnation) for member in record.members] == [(0, 0), (1, 1)]

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
 from tests.trainer.fake_rank import sealed
+
 from trainer.agent import fetch, pieces
 from trainer.agent.peers import PeerServer
 from trainer.agent.snapshots import Snapshots
@@ -28,7 +28,9 @@ def a_rung(nodes: int = 2, processes: int = 4, replicate: int = 2, shard: int = 
 
 
 def an_epoch(rung: Rung, layout: tuple[int, int, int], holders: tuple[int, ...] = ()) -> Epoch:
-    members = tuple(Member(slot, 0, f"s{slot}", f"n{slot}", "127.0.0.1", 1000 + slot) for slot in range(rung.nodes))
+    members = tuple(
+        Member(slot, 0, f"s{slot}", f"n{slot}", "127.0.0.1", 1000 + slot) for slot in range(rung.nodes)
+    )
     restore = Restore(RestoreSource.MEMORY, step=7, epoch=3, layout=layout, holders=holders)
     store = Store("127.0.0.1", 1, "e4")
     return Epoch("r-e4", "r", "u", 4, "r-r1", "n", 0.0, members, rung, store, restore, Trigger.JOINED, 0.0)
@@ -62,7 +64,9 @@ def test_joiners_ask_different_holders_first() -> None:
 
 
 @contextmanager
-def a_peer(folder: Path, slot: int, held: tuple[pieces.Piece, ...], size: int = 3_000_000) -> Iterator[Member]:
+def a_peer(
+    folder: Path, slot: int, held: tuple[pieces.Piece, ...], size: int = 3_000_000
+) -> Iterator[Member]:
     for number, piece in enumerate(held):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"e0003.r{number}.a.snap").write_bytes(sealed(3, 7, LAYOUT, piece, size))
@@ -128,9 +132,12 @@ def test_pieces_come_from_whoever_has_them_past_dead_and_faulty_peers(tmp_path: 
 
 def test_pieces_that_nobody_can_give_are_named_with_the_reasons(tmp_path: Path) -> None:
     mine = Snapshots(tmp_path / "mine")
-    with a_dead_peer(1) as dead, a_peer(tmp_path / "b", 3, PIECES[:3]) as some:
-        with pytest.raises(fetch.PiecesMissing, match=r"\(0, 1, 1\).*step 7 \(epoch 3\).*slot 1 .*refused"):
-            fetch.fetch(mine.fetched_from, 3, 7, PIECES, [dead, some], no)
+    with (
+        a_dead_peer(1) as dead,
+        a_peer(tmp_path / "b", 3, PIECES[:3]) as some,
+        pytest.raises(fetch.PiecesMissing, match=r"\(0, 1, 1\).*step 7 \(epoch 3\).*slot 1 .*refused"),
+    ):
+        fetch.fetch(mine.fetched_from, 3, 7, PIECES, [dead, some], no)
 
 
 def test_a_fetch_is_given_up_when_something_more_important_comes(tmp_path: Path) -> None:
@@ -149,7 +156,13 @@ def test_a_peer_serves_snapshots_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "secret.snap").write_text("no")
     with a_peer(tmp_path / "peer", 1, PIECES[:1]) as peer:
         connection = http.client.HTTPConnection(peer.address, peer.peer_port, timeout=5)
-        for path in ("/", "/snapshots", "/snapshots/3/7/secret.txt", "/snapshots/3/7/../../secret.snap", "/snapshots/a/b"):
+        for path in (
+            "/",
+            "/snapshots",
+            "/snapshots/3/7/secret.txt",
+            "/snapshots/3/7/../../secret.snap",
+            "/snapshots/a/b",
+        ):
             connection.request("GET", path)
             response = connection.getresponse()
             response.read()

@@ -80,6 +80,16 @@ def test_only_the_newest_directive_counts_and_each_is_taken_once() -> None:
     assert inbox.take() is None
 
 
+def test_a_directive_that_comes_while_the_one_before_is_acted_on_is_not_lost() -> None:
+    inbox = Inbox()
+    inbox.offer(Directive(1, DirectiveKind.PAUSE), 0)
+    peeked = inbox.peek()
+    assert peeked is not None
+    inbox.offer(Directive(2, DirectiveKind.PREPARE), 0)
+    inbox.acted_on(peeked)
+    assert inbox.take() == Directive(2, DirectiveKind.PREPARE)
+
+
 def test_a_directive_from_before_a_new_join_is_dropped() -> None:
     inbox = Inbox()
     inbox.joined()
@@ -102,7 +112,13 @@ def test_a_change_is_news_until_it_is_delivered_and_again_after_a_new_join(tmp_p
     version = news.change(phase=AgentPhase.RUNNING, epoch=2, mailbox=mailbox)
     assert news.change(phase=AgentPhase.RUNNING) == version
     composed, report = news.compose()
-    assert (composed, report.session, report.slot, report.epoch, report.activity) == (version, "s", 3, 2, "restoring")
+    assert (composed, report.session, report.slot, report.epoch, report.activity) == (
+        version,
+        "s",
+        3,
+        2,
+        "restoring",
+    )
     assert report.progress is not None
     assert report.progress.step == 5
     assert news.running_epoch() == 2
@@ -156,7 +172,9 @@ def test_the_device_and_the_memory_kills_are_read_where_the_kernel_shows_them(tm
     group.write_text("5:memory:/a\n0::/b\n")
     assert facts.oom_kills(group, tmp_path) == 0
     (tmp_path / "memory" / "a").mkdir(parents=True)
-    (tmp_path / "memory" / "a" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (tmp_path / "memory" / "a" / "memory.oom_control").write_text(
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
+    )
     assert facts.oom_kills(group, tmp_path) == 2
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "memory.events").write_text("low 0\noom 1\noom_kill 5\n")

@@ -1,5 +1,6 @@
 """The text of `trainingrun explain`: reasons, the memory bill as bars, where the time goes, and the
-neighbours."""
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ PARTS = (
     ("gradients", "of its shard"),
     ("optimizer", "two moments"),
     ("activations", "kept for the backward pass"),
-    ("logits", "four copies in the loss"),
+    ("logits", "up to four copies in the loss"),
     ("buffers", "gathered blocks and messages"),
     ("reserved", "interpreter and libraries"),
     ("snapshots", "two, in the pod's memory"),

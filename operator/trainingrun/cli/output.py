@@ -1,7 +1,8 @@
 """How the CLI prints: aligned tables, bars, JSON, YAML and errors. Knows nothing of runs or plans.
 
 Everything reads well without colour. Colour is used only on a terminal, and never with NO_COLOR set or
-TERM=dumb."""
+TERM=dumb.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def document(data: Any, form: Format) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by spaces, two between; numbers are not special. The last column is as wide as it
-    needs."""
+    needs.
+    """
     widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -105,7 +105,7 @@ def _machines(inventory: Inventory) -> str:
         if inventory.min_nodes == inventory.max_nodes
         else f"{inventory.min_nodes} to {inventory.max_nodes} nodes"
     )
-    what = f"{node.cores:g} CPU cores" if node.device == "cpu" else node.name
+    what = f"{node.cores:g} CPU" if node.device == "cpu" else node.name
     processes = "1 process" if node.processes == 1 else f"{node.processes} processes"
     return f"{sizes} of {processes} ({what})"
 

@@ -36,7 +36,9 @@ class RunHost:
         self._records = records
         self._clock = clock
         self._poll_seconds = settings.poll_seconds
-        self._state = RunState(name, run_uid, settings, random_nonce, started_at)
+        self._state = RunState(
+            name, run_uid, settings, random_nonce, started_at, 1 + secrets.randbelow(1 << 40)
+        )
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")  # when the newest reading of the records began
         self._changed = asyncio.Event()

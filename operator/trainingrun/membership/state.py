@@ -40,11 +40,22 @@ STEP_AT_ONCE_MEMBERS = 64
 
 
 class RunState:
-    """`started_at`: when (monotonic) this service started; it declares nobody lost for a while after that."""
+    """`started_at`: when (monotonic) this service started; it declares nobody lost for a while after that.
+
+    `first_seq`: where the numbers of directives begin; best random, so that an agent which comes from another
+    instance never takes one of ours for one that it has seen.
+    """
 
     def __init__(
-        self, run: str, run_uid: str, settings: Settings, new_nonce: Callable[[], str], started_at: float
+        self,
+        run: str,
+        run_uid: str,
+        settings: Settings,
+        new_nonce: Callable[[], str],
+        started_at: float,
+        first_seq: int = 1,
     ) -> None:
+        self._first_seq = first_seq
         self._settings = settings
         self._trust_from = started_at + settings.grace_seconds
         self._looked_at: float | None = None  # last look at the time while there are members
@@ -273,7 +284,7 @@ class RunState:
             else:
                 order = directives.order_for(seat, self._scene, self._proposer.proposal)
             if order is not None and order.differs_from(seat.directive):
-                seat.directive = order.numbered(seat.directive.seq + 1)
+                seat.directive = order.numbered(max(seat.directive.seq + 1, self._first_seq))
                 self.version += 1
 
     def _note(self, text: str) -> None:

@@ -6,4 +6,5 @@ reasons.
     document = describe(path)              # planner.describe
 
 Pure: no I/O, no clock, no framework. `rules` says what is allowed, `candidates` what is tried, `memory` and
-`time` what it costs, `search` what is taken, `reasons` and `advice` why."""
+`time` what it costs, `search` what is taken, `reasons` and `advice` why.
+"""

@@ -2,7 +2,8 @@
 its bill.
 
 Order: fewest nodes for one copy first (then a lost node leaves a whole copy, and every size is usable), then
-least model parallelism. Pure."""
+least model parallelism. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Candidate:
 
     cut: Cut
     units: int
-    bill: MemoryBill  # the least that it can do with, on a single copy
+    bill: MemoryBill  # the least that it can do with
     fits: bool
 
 
@@ -42,7 +43,8 @@ def candidates(
     model: ModelShape, training: TrainingShape, node: NodeShape, *, max_units: int
 ) -> Iterator[Candidate]:
     """Every allowed cut of at most `max_units` nodes for a copy, in order of preference. Pins are
-    respected."""
+    respected.
+    """
     processes = node.processes
     tensors = _allowed("tensor", rules.tensor_degrees(model, processes), training)
     pipelines = _allowed("pipeline", rules.pipeline_degrees(model), training)
@@ -64,7 +66,8 @@ def weigh(
     """The cheapest way to run one copy, or None when the batch is too small for it.
 
     One sequence a micro-batch needs the least for activations; the whole share in one micro-batch saves the
-    gradients that pile up in between."""
+    gradients that pile up in between.
+    """
     bills = []
     for size in {1, -(-training.global_batch_sequences // cut.shard)}:
         found = split(training, cut, 1, micro_batch=size)
@@ -75,7 +78,7 @@ def weigh(
                     training,
                     node,
                     cut,
-                    replicate=1,
+                    replicate=2,  # the most that any size of the path needs
                     micro_batch=size,
                     accumulation=found.accumulation,
                 )

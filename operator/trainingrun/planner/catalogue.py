@@ -5,7 +5,8 @@ Memory is what the framework can see, never the marketing number. Rates are thos
 products without reduced-precision modes (no TF32), from vendors' data sheets; training reaches `MATMUL_SHARE`
 of them. Link speeds are for one direction and one accelerator. Sources: NVIDIA and AMD data sheets; the
 accelerator and network tables of github.com/stas00/ml-engineering (commit 744d01e); memory totals as PyTorch
-prints them in out-of-memory messages and `nvidia-smi` (public issue threads)."""
+prints them in out-of-memory messages and `nvidia-smi` (public issue threads).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LINK_SHARE = 0.8  # of a link's rate, in a ring: 360 of 450 GB/s measured on H20
 @dataclass(frozen=True)
 class Cpu:
     """Modest on purpose: one core of a 2020s server reaches 60 GFLOP/s in FP32 on large layers (measured with
-    PyTorch's Llama layers, hidden size 512, one thread), and a third of that in small ones."""
+    PyTorch's Llama layers, hidden size 512, one thread), and a third of that in small ones.
+    """
 
     fp32_flops_per_core: float = 20e9
     fp64_flops_per_core: float = 10e9

@@ -1,7 +1,8 @@
 """Why there is no plan: bad input (exit code 2) or nothing that fits (exit code 3).
 
 Raised by the planner only. The message carries the whole equation, what is there, and the nearest that fits;
-all of it is computed, so that a user can copy the fix."""
+all of it is computed, so that a user can copy the fix.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """From the resolved spec to the planner's inputs: the model's shape, the training's, and the machines'.
 
 Reads nothing but the spec and the catalogue. Whether the machines that it describes exist is the adapter's
-business. Called by the CLI, and by the controller before it freezes a revision."""
+business. Called by the CLI, and by the controller before it freezes a revision.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def planner_inputs(
     spec: Mapping[str, Any], *, accelerator_name: str | None = None
 ) -> tuple[ModelShape, TrainingShape, Inventory]:
     """What `plan` takes. `accelerator_name` says which accelerator the nodes have (a name of the catalogue),
-    which a manifest does not; without accelerators it is ignored. Raises PlanInputError."""
+    which a manifest does not; without accelerators it is ignored. Raises PlanInputError.
+    """
     training = training_shape(spec)
     scale = spec["scale"]
     node = node_shape(spec, accelerator_name=accelerator_name)
@@ -111,7 +113,8 @@ def accelerator_node(
     entry: catalogue.Accelerator, count: int, *, cores: float, host_memory_bytes: int, precision: str = "FP32"
 ) -> NodeShape:
     """A node of `count` accelerators, one process for each. `host_memory_bytes` 0: not stated, not
-    checked."""
+    checked.
+    """
     rate = entry.fp32_flops if precision == "FP32" else entry.fp64_flops
     return NodeShape(
         processes=count,

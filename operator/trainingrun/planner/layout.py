@@ -3,7 +3,8 @@ copies there are.
 
 Ranks are ordered as `protocol.records.Rung` says: pipeline slowest, then replicate, shard, tensor fastest;
 node i runs ranks i*processes .. (i+1)*processes - 1. Pure; called by the search, which must never promise a
-copy that is not there."""
+copy that is not there.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What the plans next to the chosen one would cost, or why they are not possible. For `explain`; decides
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, Planned
 @dataclass(frozen=True)
 class Neighbour:
     """One step away from the chosen plan. `why_not` is empty when it would work; the figures are 0 when it
-    cannot be."""
+    cannot be.
+    """
 
     name: str
     why_not: str
@@ -31,7 +33,8 @@ def neighbours(
     model: ModelShape, training: TrainingShape, inventory: Inventory, planned: PlannedRung
 ) -> tuple[Neighbour, ...]:
     """Twice and half the tensor and pipeline degrees, other shardings, twice and half the micro-batch; in
-    this order."""
+    this order.
+    """
     rung = planned.rung
     pairs = [(tensor, rung.pipeline) for tensor in _twice_and_half(rung.tensor)]
     pairs += [(rung.tensor, pipeline) for pipeline in _twice_and_half(rung.pipeline)]

@@ -33,7 +33,8 @@ def projection_parameters(model: ModelShape) -> int:
 
 def matmul_parameters(model: ModelShape, layers: int, *, head: bool) -> int:
     """Weights that each token is multiplied with. The embedding is a look-up; a tied head is a product all
-    the same."""
+    the same.
+    """
     return layers * projection_parameters(model) + (model.vocabulary_size * model.hidden_size if head else 0)
 
 

@@ -1,7 +1,8 @@
 """Why each choice of a plan was made, as sentences. Shown in status and by `explain`; decides nothing.
 
 Called by the search with the numbers that it decided on, so that a reason cannot say something else than the
-plan does."""
+plan does.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +92,12 @@ def of_copies(copies: int, nodes: int) -> str:
     return (
         "state copies 1: a lost node takes a part of the only copy; it restores from the durable checkpoint"
     )
+
+
+def of_use(smaller: Rung | None) -> str:
+    if smaller is None:
+        return "useful: every rank has work"
+    return f"useful: every rank has work, and less of it than on {counted(smaller.nodes, 'node')}"
 
 
 def too_small(candidate: Candidate, nodes: int) -> str:

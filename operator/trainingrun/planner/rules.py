@@ -2,7 +2,8 @@
 is not one.
 
 Every refusal prints the whole equation and the nearest degree that works. Called by the search; nothing here
-weighs memory or time."""
+weighs memory or time.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def check_sequence(model: ModelShape, training: TrainingShape) -> None:
 
 def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory) -> None:
     """Raises PlanInputError for a pin that the model forbids, NothingFits for one that the machines cannot
-    hold."""
+    hold.
+    """
     for axis in sorted(set(training.pinned) - {"tensor", "pipeline"}):
         raise PlanInputError(
             f"{AXES}.{axis}",
@@ -73,7 +75,8 @@ def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory)
 
 def refusal(model: ModelShape, processes: int, *, tensor: int, pipeline: int) -> str:
     """Why the model or a node forbids these degrees, or an empty string. The machines' number is not looked
-    at."""
+    at.
+    """
     try:
         _check_tensor(model, tensor, processes)
         _check_pipeline(model, pipeline)

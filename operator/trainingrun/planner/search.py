@@ -6,7 +6,8 @@ batch is too small for that cut on the largest size, take another that uses more
 each size: the micro-batch, the predictions, the copies, and whether the size is worth anything.
 
 It must never call a plan that does not fit in memory one that fits, nor promise a copy of the state that is
-not there."""
+not there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Problem:
 
 def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     """Raises PlanInputError when the question is wrong, NothingFits when no size of the inventory can do
-    it."""
+    it.
+    """
     problem = Problem(model, training, inventory)
     rules.check_sequence(model, training)
     rules.check_pins(model, training, inventory)
@@ -144,7 +146,7 @@ def _rung(
         reasons.of_sharding(cut, replicate, node, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
         reasons.of_copies(copies, used),
-        idle or "useful: every rank has work, and fewer sequences each than on a smaller size",
+        idle or reasons.of_use(best_before.rung if best_before else None),
     )
     tokens = training.global_batch_sequences * training.sequence_length
     world = replicate * cut.processes
@@ -179,7 +181,8 @@ def _rung(
 
 def _split(problem: Problem, candidate: Candidate, replicate: int) -> Split | None:
     """The micro-batch with the shortest step, or the smallest that is nearly as good: memory is better left
-    free."""
+    free.
+    """
     cut, training, node = candidate.cut, problem.training, problem.inventory.node
     weighed: list[tuple[Split, float]] = []
     for size in micro_batches(training, cut, replicate):

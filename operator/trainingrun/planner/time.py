@@ -7,7 +7,8 @@ FLOPs of the model per step (each matrix product once forward, twice backward; n
 The attention term counts the whole square, as the papers do. Collectives take the time of a ring: an
 all-reduce of n bytes over g ranks moves 2 (g-1)/g n through each, a gather or a scatter half of that; groups
 that share a node's link share its speed. Nothing overlaps on CPUs; on accelerators most of the sharding
-traffic hides behind compute."""
+traffic hides behind compute.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def predict(
     accumulation: int,
 ) -> StepTime:
     """The step time of `replicate` copies of this cut. The slowest stage sets the pace; it is the last, with
-    the head."""
+    the head.
+    """
     size = training.parameter_bytes
     tokens = micro_batch * training.sequence_length
     layers = model.layers // cut.pipeline
@@ -114,7 +116,8 @@ def _data_parallel(
     """Exposed seconds of gathers and scatters over `shard`, and of the gradients' sum over `replicate`.
 
     Sharded weights are gathered for forward and backward of each micro-batch; a pipeline does that once a
-    step, since its stages stay gathered. Gradients are scattered, and replicas add up, once a step."""
+    step, since its stages stay gathered. Gradients are scattered, and replicas add up, once a step.
+    """
     stages = [stage_parameters(model, cut.pipeline, stage, cut.tensor) for stage in (0, cut.pipeline - 1)]
     fullest = max(stages, key=lambda stage: stage.total)
     whole = training.parameter_bytes * fullest.total
@@ -147,7 +150,8 @@ def _all_reduce(payload: float, members: Group, node: NodeShape) -> float:
 
 def _transfer(payload: float, stages: Group, node: NodeShape) -> float:
     """One hidden state from a stage to the next; where stages cross nodes, all of a node's ranks send at
-    once."""
+    once.
+    """
     if stages.crosses_nodes:
         return payload * node.processes / node.link_bytes_per_second + CROSS_HOP_SECONDS
     return payload / node.local_link_bytes_per_second + LOCAL_HOP_SECONDS

@@ -94,7 +94,7 @@ class RunAgent(LocalElasticAgent):
                 Mailbox(job.mailbox).request_pause()
             case _:
                 pass
-        self._node.inbox.take()
+        self._node.inbox.acted_on(directive)
         return False
 
     # how epochs end
@@ -174,7 +174,7 @@ class RunAgent(LocalElasticAgent):
         self._ended = {}
         self._oom_kills = facts.oom_kills()
         worker_group.spec.args = (self._node.rank_module, job, macros.local_rank)
-        pids = super()._start_workers(worker_group)
+        pids: dict[int, Any] = super()._start_workers(worker_group)
         logger.info(
             "epoch %d: ranks %s run (pids %s), from %s step %d",
             job.record.epoch,

@@ -35,7 +35,9 @@ def oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUP
 
 
 def _counters(membership: Path, root: Path) -> list[Path]:
-    """Files that may hold the counter, of cgroup versions 2 and 1: this group's and, in a container, the root's."""
+    """Files that may hold the counter, of cgroup versions 2 and 1: this group's and, in a container, the
+    root's.
+    """
     try:
         lines = membership.read_text().splitlines()
     except OSError:

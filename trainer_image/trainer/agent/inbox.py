@@ -51,9 +51,14 @@ class Inbox:
     def take(self) -> Directive | None:
         """The newest directive if it has not been taken yet. Raises the Ending, if there is one."""
         directive = self.peek()
+        if directive is not None:
+            self.acted_on(directive)
+        return directive
+
+    def acted_on(self, directive: Directive) -> None:
+        """Take a directive that was peeked at, unless a newer one has come meanwhile."""
         with self._lock:
             self._taken = self._taken or directive is self._newest
-        return directive
 
     def peek(self) -> Directive | None:
         """As `take`, but leaves the directive to be taken later."""

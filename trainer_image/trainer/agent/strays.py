@@ -23,5 +23,5 @@ def reap_strays(init: int = 1) -> None:
 
 
 def _waited_for() -> set[int | None]:
-    tracker = multiprocessing.resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    tracker = multiprocessing.resource_tracker._resource_tracker
     return {warm.server_pid(), getattr(tracker, "_pid", None)}

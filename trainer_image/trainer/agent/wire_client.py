@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -60,8 +59,7 @@ class Connection:
     def _exchange(self, path: str, body: bytes, timeout_seconds: float) -> tuple[int, bytes]:
         connection = self._connection
         if connection.sock is None:
-            connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.connect()  # which also turns off the delay of small packets
         connection.sock.settimeout(timeout_seconds)
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         with connection.getresponse() as response:

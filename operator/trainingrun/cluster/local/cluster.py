@@ -134,9 +134,6 @@ class LocalCluster:
 
     def kill_node(self, name: str) -> None:
         """What a power cut does: the node, the agent and all ranks on it, at once, by SIGKILL."""
-        found = self.port.node_store.processes(name)
-        for process in found:
-            processes.send(process, signal.SIGKILL)
         self.port.node_store.kill(name)
         self._spawner.kill(name)
 

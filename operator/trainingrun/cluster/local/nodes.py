@@ -72,10 +72,6 @@ class NodeStore:
         node = self.get(name)
         return node is not None and node.instance == instance and self.lives(name)
 
-    def processes(self, name: str) -> list[processes.Process]:
-        """Everything that runs on that node: its own process and all of its pods'."""
-        return processes.carrying(self.marks(name))
-
     def kill(self, name: str) -> bool:
         """What a power cut does: SIGKILL to the node and to everything on it, at once."""
         return processes.kill_carrying(self.marks(name))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+TRACKER_SECONDS = 2.0  # what a resource tracker gets, after the last process that it works for
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -85,15 +86,31 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def kill_carrying(variables: Mapping[str, str], timeout_seconds: float = 5.0) -> bool:
-    """SIGKILL all of them until none is left, also what they fork meanwhile. False: some would not die."""
+    """SIGKILL all of them until none is left, also what they fork meanwhile. False: some would not die.
+
+    Python's resource trackers are left to end by themselves, which they do once the others are dead: they
+    remove the named semaphores that those leave behind.
+    """
     deadline = time.monotonic() + timeout_seconds
+    patience = time.monotonic() + TRACKER_SECONDS
     while found := carrying(variables):
-        for process in found:
+        others = [process for process in found if not _is_tracker(process)]
+        if others:
+            patience = time.monotonic() + TRACKER_SECONDS
+        now = time.monotonic()
+        for process in others if now < patience else found:
             send(process, signal.SIGKILL)
-        if time.monotonic() > deadline:
+        if now > deadline:
             return False
         time.sleep(0.005)
     return True
+
+
+def _is_tracker(process: Process) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def die_with_parent(parent: int) -> None:

@@ -1,0 +1,116 @@
+"""`trainingrun local run` as a user has it: stopped by Ctrl-C, killed, continued, and reported at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.scenarios.harness import small_manifest
+
+from trainingrun.cluster.local import processes
+from trainingrun.cluster.local.nodes import ENV_STATE
+from trainingrun.cluster.local.store import Store
+
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+
+STEPS = 400
+
+
+class Desk:
+    """A folder with a manifest in it, and the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        held_out = [{"name": "heldout", "uri": f"file://{folder / 'text'}", "format": "Text"}]
+        manifest = small_manifest(folder, training__duration={"steps": STEPS}, data__validation=held_out)
+        (folder / "run.yaml").write_text(yaml.safe_dump(manifest))
+        self.state = folder / ".trainingrun"
+        self.talk = folder / "talk.txt"
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "trainingrun.cli", "local", "run", "run.yaml", *options]
+        with self.talk.open("w") as talk:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=talk,
+                text=True,
+                start_new_session=True,
+            )
+
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{self.talk.read_text()}"
+            time.sleep(0.1)
+
+    def said(self, text: str) -> bool:
+        return text in self.talk.read_text()
+
+    def left(self) -> list[str]:
+        """Processes and shared memory of the run."""
+        run = Store(self.state).run("scenario")
+        assert run is not None
+        memory = Path("/dev/shm") / f"trainingrun-{run.uid[:8]}"
+        found = processes.carrying({ENV_STATE: str(self.state)})
+        return [str(process) for process in found] + ([str(memory)] if memory.exists() else [])
+
+
+def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    first = desk.start()
+    desk.wait_for(lambda: desk.said("CheckpointSaved"), "a checkpoint")
+    os.kill(first.pid, signal.SIGINT)
+    report, _ = first.communicate(timeout=60)
+    assert first.returncode == 128 + signal.SIGINT, desk.talk.read_text()
+    assert "run scenario was stopped" in report
+    assert desk.said("to continue: trainingrun local run run.yaml")
+    assert desk.left() == []
+
+    second = desk.start()
+    desk.wait_for(lambda: desk.said("continuing the unfinished run scenario"), "that it is continued")
+    desk.wait_for(lambda: desk.said("  ETA "), "steps")
+    os.kill(second.pid, signal.SIGKILL)
+    second.communicate(timeout=10)
+    desk.wait_for(lambda: not processes.carrying({ENV_STATE: str(desk.state)}), "that all is dead", 5.0)
+
+    last = desk.start("--fault", "node-kill@80%", "-o", "json")
+    output, _ = last.communicate(timeout=200)
+    assert last.returncode == 0, desk.talk.read_text()
+    result = json.loads(output)
+    assert (result["outcome"], result["step"], result["total_steps"]) == ("Complete", STEPS, STEPS)
+    assert result["disruptions"], "the killed node is in the report"
+    assert result["heldout"]["heldout_loss"] > 0
+    assert (Path(result["export"]) / "model.safetensors").exists()
+    assert Path(result["checkpoint"]).is_dir()
+    assert desk.left() == []
+
+    again = desk.start()
+    again.communicate(timeout=30)
+    assert again.returncode == 2
+    assert desk.said("is complete already")
+
+
+def test_a_run_that_fails_says_why_and_ends_with_4(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / "text" / "00.txt").unlink()
+    for path in (tmp_path / "text").iterdir():
+        path.write_text("x")  # less than one sample: nothing to train on
+    process = desk.start()
+    report, _ = process.communicate(timeout=120)
+    assert process.returncode == 4, desk.talk.read_text()
+    assert "run scenario failed" in report
+    assert "first cause:" in report
+    assert "spec.data" in report
+    assert desk.left() == []

@@ -1,0 +1,128 @@
+"""The resolved spec is read as it is, and what cannot work is refused with field, value and fix."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trainer.layouts import a_rung
+
+from trainer.config import check_rung, read_config, vocabulary_size
+from trainer.errors import ConfigError
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "resolved-spec.json"
+
+
+def a_spec(**changes: Any) -> dict[str, Any]:
+    """The golden spec; `changes` are dotted paths with `__` for the dot."""
+    spec: dict[str, Any] = json.loads(GOLDEN.read_text())
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = spec
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return spec
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_config(a_spec(**changes))
+    return str(caught.value)
+
+
+def test_the_golden_spec_is_read() -> None:
+    config = read_config(a_spec())
+    assert (config.total_steps, config.global_batch, config.sequence_length) == (300, 32, 128)
+    assert config.output == Path("/abs/models/pretrain-stdlib")
+    assert config.optimizer.betas == (0.9, 0.95)
+    assert config.threads_per_process == 1
+    assert vocabulary_size(config, 1000) == 1024
+
+
+def test_the_configuration_is_read_without_torch() -> None:
+    code = "import sys, trainer.config; sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+    )
+
+
+def test_a_duration_in_tokens_is_rounded_up_to_whole_steps() -> None:
+    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8192})).total_steps == 2
+    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8193})).total_steps == 3
+
+
+def test_a_global_batch_in_tokens_must_be_whole_sequences() -> None:
+    assert read_config(a_spec(training__globalBatch={"tokens": 4096, "sequences": None})).global_batch == 32
+    message = refusal(training__globalBatch={"tokens": 4100, "sequences": None})
+    assert "spec.training.globalBatch.tokens: 4100" in message
+    assert "use 4224 or 4096" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model__config__model_type": "mamba"}, "spec.model.config.model_type: 'mamba'"),
+        ({"model__config__num_key_value_heads": 3}, "spec.model.config.num_key_value_heads: 3"),
+        ({"model__config__hidden_size": 130}, "spec.model.config.hidden_size: 130"),
+        ({"model__config__num_hidden_layers": 0}, "spec.model.config.num_hidden_layers: 0"),
+        ({"training__sequenceLength": 512}, "spec.training.sequenceLength: 512"),
+        ({"training__precision": "BF16"}, "spec.training.precision: 'BF16'"),
+        ({"training__optimizer__name": "Lion"}, "spec.training.optimizer.name: 'Lion'"),
+        ({"output__uri": "s3://bucket/model"}, "spec.output.uri: 's3://bucket/model'"),
+    ],
+)
+def test_what_the_trainer_cannot_do_is_refused_with_its_field_and_a_fix(
+    changes: dict[str, Any], field: str
+) -> None:
+    message = refusal(**changes)
+    assert message.startswith(field)
+    assert ". Fix: " in message
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use at least 1025"):
+        vocabulary_size(read_config(a_spec()), 1025)
+
+
+def rung_refusal(spec: dict[str, Any], **axes: int) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_rung(read_config(spec), a_rung(global_batch=32, **axes))
+    return str(caught.value)
+
+
+def test_a_rung_that_divides_the_model_and_the_batch_is_accepted() -> None:
+    check_rung(read_config(a_spec()), a_rung(global_batch=32, tensor=2, replicate=2, pipeline=2, shard=3))
+
+
+def test_a_tensor_degree_that_does_not_divide_the_heads_is_refused_with_the_nearest_that_does() -> None:
+    message = rung_refusal(a_spec(), tensor=4)
+    assert (
+        "spec.parallelism.axes.tensor: 4: does not divide spec.model.config.num_key_value_heads = 2"
+        in message
+    )
+    assert "the nearest that fits is tensor 2" in message
+
+
+def test_a_pipeline_that_does_not_divide_the_layers_is_refused() -> None:
+    assert "num_hidden_layers = 4" in rung_refusal(a_spec(), pipeline=3)
+
+
+def test_tied_embeddings_cannot_be_split_over_a_pipeline() -> None:
+    spec = a_spec(model__config__tie_word_embeddings=True)
+    assert "tied embeddings" in rung_refusal(spec, pipeline=2)
+
+
+def test_a_rung_for_another_batch_is_refused_with_the_whole_equation() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data 2 x micro-batch 2 x accumulation 8 - padding 2 = 30 sequences"
+    ):
+        check_rung(read_config(a_spec()), a_rung(global_batch=30, replicate=2))
+
+
+def test_a_pipeline_needs_as_many_micro_batches_as_stages() -> None:
+    assert "at least as many micro-batches" in rung_refusal(a_spec(), pipeline=2, micro_batch=32)
