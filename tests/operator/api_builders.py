@@ -12,7 +12,7 @@ from trainingrun.api.errors import FieldError, InvalidManifest
 from trainingrun.api.load import parse
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "pretrain-stdlib.yaml"
+EXAMPLE = ROOT / "tests" / "golden" / "run.yaml"
 BASE = Path("/base")
 
 REMOVED = object()

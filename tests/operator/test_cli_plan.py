@@ -19,7 +19,7 @@ from trainingrun.cli.main import app
 from trainingrun.cli.output import bar, table
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "pretrain-stdlib.yaml"
+EXAMPLE = ROOT / "tests" / "golden" / "run.yaml"
 
 
 def call(*arguments: str | Path) -> Result:

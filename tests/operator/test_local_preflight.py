@@ -20,7 +20,7 @@ from trainingrun.cluster.local.layout import Layout
 from trainingrun.cluster.local.store import Store
 from trainingrun.planner.errors import PlanError
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pretrain-stdlib.yaml"
+EXAMPLE = Path(__file__).resolve().parents[1] / "golden" / "run.yaml"
 NAME = "pretrain-stdlib"
 
 

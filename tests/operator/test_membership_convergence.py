@@ -24,6 +24,7 @@ class Story(RuleBasedStateMachine):
     @initialize(warm=st.lists(WARM, min_size=3, max_size=3))
     def begin(self, warm: list[float]) -> None:
         self.world = World(sizes=SIZES, hold=0.5)
+        self.world.service = Service(self.world, first_seq=1000)
         self.seen: dict[str, Epoch] = {}
         for slot, seconds in enumerate(warm):
             self.world.agent(slot, warm_seconds=seconds, saves_every=5)
@@ -81,7 +82,7 @@ class Story(RuleBasedStateMachine):
     def the_agents_are_split_between_two_instances(self, second: set[int], then: float) -> None:
         world = self.world
         if world.second is None:
-            world.second = Service(world, "other", first_seq=1 << 40)
+            world.second = Service(world, "other", first_seq=1 << 20)
         for slot, agent in world.agents.items():
             agent.via = world.second if slot in second else None
         world.pass_time(then)
@@ -91,7 +92,7 @@ class Story(RuleBasedStateMachine):
         """Each knows all members, and they hear of the same death before either reads the records."""
         world = self.world
         if world.second is None:
-            world.second = Service(world, "other", first_seq=1 << 40)
+            world.second = Service(world, "other", first_seq=1 << 20)
         for side in (world.second, None):
             for agent in world.agents.values():
                 agent.via = side

@@ -157,10 +157,11 @@ async def test_a_poll_without_news_is_answered_after_its_time():
         line.keep_reporting(Report("s0", 0, AgentPhase.PREPARING))
         began = time.monotonic()
         directive = await line.ask("poll", Poll("s0", 0, 50))
-        assert directive.seq == 51, "a count of another instance is news at once"
-        directive = await line.ask("poll", Poll("s0", 0, directive.seq))
+        seen = directive.seq
+        assert seen > 50, "a count of another instance is news at once"
+        directive = await line.ask("poll", Poll("s0", 0, seen))
         assert 0.9 <= time.monotonic() - began < 3
-        assert directive.seq == 51
+        assert directive.seq == seen
 
 
 @story

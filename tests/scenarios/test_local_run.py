@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ import yaml
 from tests.scenarios.harness import small_manifest
 
 from trainingrun.cluster.local import processes
+from trainingrun.cluster.local.container import checkout_roots, python_path
 from trainingrun.cluster.local.nodes import ENV_STATE
 from trainingrun.cluster.local.store import Store
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
-STEPS = 400
+STEPS = 200
 
 
 class Desk:
@@ -30,23 +31,30 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        held_out = [{"name": "heldout", "uri": f"file://{folder / 'text'}", "format": "Text"}]
-        manifest = small_manifest(folder, training__duration={"steps": STEPS}, data__validation=held_out)
-        (folder / "run.yaml").write_text(yaml.safe_dump(manifest))
+        self.started: list[subprocess.Popen[str]] = []
         self.state = folder / ".trainingrun"
         self.talk = folder / "talk.txt"
 
+    def write(self, **changes: Any) -> None:
+        held_out = [{"name": "heldout", "uri": f"file://{self.folder / 'text'}", "format": "Text"}]
+        changes = {"training__duration": {"steps": STEPS}, "data__validation": held_out, **changes}
+        (self.folder / "run.yaml").write_text(yaml.safe_dump(small_manifest(self.folder, **changes)))
+
     def start(self, *options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "trainingrun.cli", "local", "run", "run.yaml", *options]
+        path = python_path(os.environ.get("PYTHONPATH", ""), checkout_roots())
         with self.talk.open("w") as talk:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": path},
                 stdout=subprocess.PIPE,
                 stderr=talk,
                 text=True,
                 start_new_session=True,
             )
+        self.started.append(process)
+        return process
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
@@ -66,8 +74,17 @@ class Desk:
         return [str(process) for process in found] + ([str(memory)] if memory.exists() else [])
 
 
-def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(tmp_path: Path) -> None:
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path)
+    yield desk
+    for process in desk.started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(desk: Desk) -> None:
+    desk.write()
 
     first = desk.start()
     desk.wait_for(lambda: desk.said("CheckpointSaved"), "a checkpoint")
@@ -102,15 +119,13 @@ def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(tmp_path:
     assert desk.said("is complete already")
 
 
-def test_a_run_that_fails_says_why_and_ends_with_4(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    (tmp_path / "text" / "00.txt").unlink()
-    for path in (tmp_path / "text").iterdir():
-        path.write_text("x")  # less than one sample: nothing to train on
-    process = desk.start()
+def test_a_run_that_fails_says_why_and_ends_with_4(desk: Desk) -> None:
+    desk.write(recovery={"limits": [{"cause": "Infrastructure", "max": 0}]})
+    process = desk.start("--fault", "rank-kill@step=5")
     report, _ = process.communicate(timeout=120)
     assert process.returncode == 4, desk.talk.read_text()
     assert "run scenario failed" in report
-    assert "first cause:" in report
-    assert "spec.data" in report
+    assert "first cause: Infrastructure" in report
+    assert "RestartBudgetSpent" in report
+    assert "exit code 137" in report
     assert desk.left() == []

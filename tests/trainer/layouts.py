@@ -47,12 +47,18 @@ def a_rung(
 
 
 def build(
-    rank: int, rung: Rung, model: dict[str, Any], dtype: torch.dtype, seed: int = 5
+    rank: int,
+    rung: Rung,
+    model: dict[str, Any],
+    dtype: torch.dtype,
+    *,
+    float64_norms: bool = False,
+    seed: int = 5,
 ) -> tuple[Axes, Stage, list[Parameter]]:
     axes = build_axes(rung, rank)
     config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
     config._attn_implementation = "sdpa"
-    stage = build_stage(config, axes.index["pipeline"], rung.pipeline, dtype)
+    stage = build_stage(config, axes.index["pipeline"], rung.pipeline, dtype, float64_norms=float64_norms)
     parameters = parallelise(stage, axes, tied=config.tie_word_embeddings)
     fill_initial(parameters, seed=seed, deviation=config.initializer_range)
     return axes, stage, parameters
@@ -64,7 +70,9 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def train(rank: int, rung: Rung, recipe: parity.Recipe) -> parity.Outcome:
-    axes, stage, parameters = build(rank, rung, recipe.model, recipe.dtype)
+    axes, stage, parameters = build(
+        rank, rung, recipe.model, recipe.dtype, float64_norms=recipe.float64_norms
+    )
     optimizer = Optimizer(
         parameters,
         OptimizerConfig(

@@ -36,6 +36,7 @@ class Recipe(NamedTuple):
     dtype: torch.dtype = torch.float64
     betas: tuple[float, float] = (0.9, 0.95)
     epsilon: float = 1e-8
+    float64_norms: bool = True  # transformers' own compute in float32 at any precision
 
 
 class Outcome(NamedTuple):
@@ -115,7 +116,15 @@ def share(
 
 def plain_training(recipe: Recipe) -> Outcome:
     values = {key: value for key, value in recipe.model.items() if key != "model_type"}
-    model = AutoModelForCausalLM.from_config(LlamaConfig(**values, use_cache=False)).to(recipe.dtype)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**values, use_cache=False))
+    if recipe.float64_norms:
+        for layer in model.model.layers:
+            layer.input_layernorm = torch.nn.RMSNorm(model.config.hidden_size, model.config.rms_norm_eps)
+            layer.post_attention_layernorm = torch.nn.RMSNorm(
+                model.config.hidden_size, model.config.rms_norm_eps
+            )
+        model.model.norm = torch.nn.RMSNorm(model.config.hidden_size, model.config.rms_norm_eps)
+    model.to(recipe.dtype)
     missing = model.load_state_dict({k: v.to(recipe.dtype) for k, v in recipe.weights.items()}, strict=False)
     assert not missing.unexpected_keys
     assert set(missing.missing_keys) <= {"lm_head.weight"}

@@ -122,7 +122,7 @@ def tiny_stage() -> Any:
     model = parity.tiny_model()
     config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
     config._attn_implementation = "sdpa"
-    stage = build_stage(config, 0, 1, torch.float64)
+    stage = build_stage(config, 0, 1, torch.float64, float64_norms=True)
     fill_initial(parallelise(stage, build_axes(layouts.a_rung(), 0), tied=False), seed=3, deviation=0.2)
     return stage
 

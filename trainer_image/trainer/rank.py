@@ -94,7 +94,13 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     record, rung = job.record, job.record.rung
     axes = build_axes(rung, job.rank(local_rank))
     model = llama_config(config.model, vocabulary_size(config, data.vocabulary_size))
-    stage = build_stage(model, axes.index["pipeline"], rung.pipeline, DTYPES[config.precision])
+    stage = build_stage(
+        model,
+        axes.index["pipeline"],
+        rung.pipeline,
+        DTYPES[config.precision],
+        float64_norms=config.precision == "FP64",
+    )
     optimizer = Optimizer(parallelise(stage, axes, tied=config.model.tied_embeddings), config.optimizer)
     state = TrainingState(optimizer)
     reporter = Reporter(record, config.total_steps)

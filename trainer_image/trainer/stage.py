@@ -1,9 +1,8 @@
 """One pipeline stage, cut from a transformers LlamaForCausalLM, with the names of its parameters kept.
 
-The modules are transformers' own, so numerics are those of the model a user would train with it (its RMS
-norms and rotary tables compute in float32 at any precision). A stage is built on the meta device: whoever
-parallelises it gives storage to what this rank keeps. Attention never crosses a document. The stage knows
-nothing of ranks or groups.
+The modules are transformers' own, so numerics are those of the model a user would train with it. A stage is
+built on the meta device: whoever parallelises it gives storage to what this rank keeps. Attention never
+crosses a document. The stage knows nothing of ranks or groups.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from trainer.config import ModelConfig
 
@@ -80,9 +79,27 @@ def document_mask(document_ids: torch.Tensor) -> torch.Tensor | None:
     return same.tril_().unsqueeze(1)
 
 
-def build_stage(config: LlamaConfig, index: int, stages: int, dtype: torch.dtype) -> Stage:
-    """Stage `index` of `stages`, on the meta device."""
+def build_stage(
+    config: LlamaConfig, index: int, stages: int, dtype: torch.dtype, *, float64_norms: bool
+) -> Stage:
+    """Stage `index` of `stages`, on the meta device.
+
+    transformers' RMS norm computes in float32 at any precision. A rounding in the last digit of float64, as
+    any change of the layout brings, then turns now and then into one of float32, and grows: `float64_norms`
+    avoids it.
+    """
     with torch.device("meta"):
-        whole = LlamaForCausalLM(config).to(dtype)
+        whole = LlamaForCausalLM(config)
+        if float64_norms:
+            _replace_norms(whole)
+        whole.to(dtype)
     per_stage = config.num_hidden_layers // stages
     return Stage(whole, index * per_stage, (index + 1) * per_stage)
+
+
+def _replace_norms(model: nn.Module) -> None:
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LlamaRMSNorm):
+            owner, _, attribute = name.rpartition(".")
+            norm = nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon)
+            setattr(model.get_submodule(owner), attribute, norm)

@@ -37,7 +37,7 @@ class RunHost:
         self._clock = clock
         self._poll_seconds = settings.poll_seconds
         self._state = RunState(
-            name, run_uid, settings, random_nonce, started_at, 1 + secrets.randbelow(1 << 40)
+            name, run_uid, settings, random_nonce, started_at, 1 + secrets.randbelow(1 << 30)
         )
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")  # when the newest reading of the records began

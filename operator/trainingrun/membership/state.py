@@ -42,8 +42,8 @@ STEP_AT_ONCE_MEMBERS = 64
 class RunState:
     """`started_at`: when (monotonic) this service started; it declares nobody lost for a while after that.
 
-    `first_seq`: where the numbers of directives begin; best random, so that an agent which comes from another
-    instance never takes one of ours for one that it has seen.
+    `first_seq`: where the numbers of directives begin, and the distance kept from those of another instance; best
+    random, so that an agent which goes from one to the other never takes news for something that it has seen.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class RunState:
         seat = self._scene.roster.get(poll.session)
         self._scene.roster.heard(seat, now)
         if poll.seen > seat.directive.seq:
-            # It counts what the instance before us said. Whatever we say is newer than that.
-            seat.directive = replace(seat.directive, seq=poll.seen + 1)
+            # It counts what another instance said. Whatever we say is newer than that.
+            seat.directive = replace(seat.directive, seq=poll.seen + self._first_seq)
         return seat.directive
 
     def directive(self, session: str) -> Directive:

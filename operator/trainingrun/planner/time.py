@@ -22,6 +22,10 @@ from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 HIDDEN_SHARE = 0.6  # of the compute time, in which accelerators hide gathers and scatters
 LOCAL_HOP_SECONDS = 20e-6
 CROSS_HOP_SECONDS = 50e-6
+# Starting the operations of one layer, forward and backward: paid per micro-batch, whatever its size. On a CPU it comes
+# on top of the work (about 100 operations of 10 us); an accelerator works meanwhile.
+CPU_LAYER_SECONDS = 1e-3
+ACCELERATOR_LAYER_SECONDS = 2e-4
 OPTIMIZER_PASSES = 7  # AdamW reads weight, gradient and two moments, and writes weight and moments
 
 
@@ -76,6 +80,10 @@ def predict(
 
     per_token = _flops_per_token(model, training, layers, head=True)
     compute = 3.0 * tokens * per_token / cut.tensor / node.flops_per_second
+    if node.device == "cpu":
+        compute += layers * CPU_LAYER_SECONDS
+    else:
+        compute = max(compute, layers * ACCELERATOR_LAYER_SECONDS)
 
     tensor_group = group(1, cut.tensor, node.processes)
     # Two all-reduces forward and two backward in each layer; one more for the embedding and one for the head.

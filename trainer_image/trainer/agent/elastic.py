@@ -1,6 +1,6 @@
 """PyTorch's LocalElasticAgent, driven by membership: starts an epoch's ranks, watches them, kills them.
 
-The base class prepares ranks as every PyTorch launcher does (environment, start, events). What differs: ranks
+The base class keeps the life cycle that every PyTorch launcher has (rendezvous, worker group, events). What differs: ranks
 are forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a
 collective), what they leave is reported as evidence, and what comes next is membership's decision, so there
 is no restart by itself and no barrier at exit.
@@ -9,19 +9,18 @@ is no restart by itself and no barrier at exit.
 from __future__ import annotations
 
 import logging
+import os
 import signal
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-from torch.distributed.elastic.utils import macros
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from trainer.agent import entry, exits, facts
 from trainer.agent.endings import LOOK_SECONDS, Ending
 from trainer.agent.node import Node
+from trainer.agent.ranks import Ranks
 from trainer.agent.rendezvous import Rendezvous
 from trainer.job import Mailbox, RankJob, Result
 from trainingrun.protocol.exit_codes import ExitCode
@@ -46,10 +45,10 @@ class RunAgent(LocalElasticAgent):
             entrypoint=entry.run_rank,
             monitor_interval=LOOK_SECONDS,
         )
-        super().__init__(spec, RankLogs(), start_method="forkserver", exit_barrier_timeout=0)
+        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=0)
         self._node = node
         self._rendezvous_handler = rendezvous
-        self._ended: dict[
+        self._ranks: Ranks | None = None
             int, int
         ] = {}  # local rank -> exit code, in the order in which they were seen to end
         self._oom_kills = 0
@@ -103,20 +102,18 @@ class RunAgent(LocalElasticAgent):
         """The fork server did not give us our ranks: most likely it has just died."""
         # Ranks that it did start are known to nobody. They die with it; the rendezvous starts another.
         self._node.warm.kill()
-        self._pcontext = None
+        self._ranks = None
         message = f"ranks could not be started: {type(error).__name__}: {error}"
         logger.error("epoch %d: %s", self._node.news.state.epoch, message)
         failure = RankExit(self._node.settings.slot, 0, ExitCode.APPLICATION, message)
         self._node.news.change(phase=AgentPhase.FAILED, exits=(failure,), activity="")
 
     def _failed(self, group: WorkerGroup) -> None:
-        for process in self._processes():
-            if process.is_alive():
-                process.kill()
+        self._running().kill()
         job = self._job()
         mailbox = Mailbox(job.mailbox)
         found = self._evidence(job, mailbox)
-        damaged = tuple(filter(None, {*self._node.news.state.damaged, mailbox.damaged()}))
+        damaged = tuple(sorted({*self._node.news.state.damaged, mailbox.damaged()} - {""}))
         # Reported before the killed ones have vanished: nobody has to wait until their memory is given back.
         version = self._node.news.change(phase=AgentPhase.FAILED, exits=found, damaged=damaged, activity="")
         for rank_exit in found:
@@ -144,10 +141,10 @@ class RunAgent(LocalElasticAgent):
         self._node.news.change(phase=phase, activity="")
 
     def _evidence(self, job: RankJob, mailbox: Mailbox) -> tuple[RankExit, ...]:
-        local_ranks = range(len(self._processes()))
+        local_ranks = range(job.record.rung.processes_per_node)
         return exits.evidence(
             job.slot,
-            self._ended,
+            self._running().ended,
             mailbox.errors(),
             {local_rank: entry.log_file(job, local_rank) for local_rank in local_ranks},
             out_of_memory=facts.oom_kills() > self._oom_kills,
@@ -171,10 +168,9 @@ class RunAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         job = self._job()
         job.log_dir.mkdir(parents=True, exist_ok=True)
-        self._ended = {}
         self._oom_kills = facts.oom_kills()
-        worker_group.spec.args = (self._node.rank_module, job, macros.local_rank)
-        pids: dict[int, Any] = super()._start_workers(worker_group)
+        self._ranks = Ranks(self._node.rank_module, job)
+        pids = self._ranks.start()
         logger.info(
             "epoch %d: ranks %s run (pids %s), from %s step %d",
             job.record.epoch,
@@ -187,50 +183,28 @@ class RunAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Wait until a rank ends or a directive comes, or for a moment."""
-        processes = self._processes()
-        alive = [process for local_rank, process in enumerate(processes) if local_rank not in self._ended]
-        wait([*(process.sentinel for process in alive), self._node.inbox.fd], LOOK_SECONDS)
-        for local_rank, process in enumerate(processes):
-            if local_rank not in self._ended and process.exitcode is not None:
-                self._ended[local_rank] = process.exitcode
-        if any(code != 0 for code in self._ended.values()):
+        ranks = self._running()
+        ranks.wait([self._node.inbox.fd], LOOK_SECONDS)
+        if ranks.any_failed:
             return RunResult(WorkerState.FAILED)
-        if len(self._ended) == len(processes):
-            return RunResult(WorkerState.SUCCEEDED)
-        return RunResult(WorkerState.HEALTHY)
+        return RunResult(WorkerState.SUCCEEDED if ranks.all_ended else WorkerState.HEALTHY)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = _KILL_SECONDS) -> None:
         """Whatever signal the base class asks for: SIGKILL, at once."""
-        if self._pcontext is None:
-            return
-        self._pcontext.close(signal.SIGKILL, _KILL_SECONDS)
-        for process in self._processes():
-            if process.exitcode is not None:
-                process.close()  # its descriptors; a rank that cannot die yet keeps them
-        self._pcontext = None
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close(_KILL_SECONDS)
 
-    def _processes(self) -> list[BaseProcess]:
-        """The one private thing that is read of PyTorch: its context does not say which process ended how."""
-        context = getattr(self._pcontext, "_pc", None)
-        return list(context.processes) if context is not None else []
+    def _running(self) -> Ranks:
+        if self._ranks is None:
+            raise RuntimeError("no ranks were started")
+        return self._ranks
 
     def _job(self) -> RankJob:
         job = self._rendezvous_handler.job
         if job is None:
             raise RuntimeError("there are no ranks without a job")
         return job
-
-
-class RankLogs(LogsSpecs):
-    """Ranks open their logs themselves (`entry`), so there is nothing for the launcher to redirect."""
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        nothing = dict.fromkeys(envs, "")
-        return LogsDest(stdouts=nothing, stderrs=dict(nothing), error_files=dict(nothing))
-
-    @property
-    def root_log_dir(self) -> str:
-        return ""
 
 
 def _done(result: Result, epoch: int) -> Termination:

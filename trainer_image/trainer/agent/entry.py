@@ -15,19 +15,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from trainer.agent import exits, tether
+from trainer.agent import exits
 from trainer.job import Mailbox, RankJob
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.records import RankExit
 
 
-def run_rank(rank_module: str, job: RankJob, local_rank_text: str) -> None:
+def run_rank(rank_module: str, job: RankJob, local_rank: int) -> None:
     """Never returns."""
-    from trainer.agent import warm_first  # here, because the agent imports this module and must not be tied
-
-    tether.tie(warm_first.SERVER)  # the launcher of torch has replaced the signal meanwhile
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches all; the agent alone decides
-    local_rank = int(local_rank_text)
+    os.environ.update(launcher_environment(job, local_rank))
     _write_output_to(log_file(job, local_rank))
     faulthandler.enable()
     code = _train(rank_module, job, local_rank)
@@ -35,6 +32,23 @@ def run_rank(rank_module: str, job: RankJob, local_rank_text: str) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def launcher_environment(job: RankJob, local_rank: int) -> dict[str, str]:
+    """What PyTorch's launchers set. The trainer does not read it; libraries and users' code do."""
+    record = job.record
+    return {
+        "RANK": str(job.rank(local_rank)),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(job.member),
+        "WORLD_SIZE": str(record.rung.world),
+        "LOCAL_WORLD_SIZE": str(record.rung.processes_per_node),
+        "GROUP_WORLD_SIZE": str(len(record.members)),
+        "MASTER_ADDR": record.store.host,
+        "MASTER_PORT": str(record.store.port),
+        "TORCHELASTIC_RUN_ID": job.run_uid,
+        "TORCHELASTIC_RESTART_COUNT": str(record.epoch - 1),
+    }
 
 
 def log_file(job: RankJob, local_rank: int) -> Path:

@@ -4,7 +4,6 @@ ranks.
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import timedelta
 
@@ -18,8 +17,6 @@ from trainingrun.protocol.messages import AgentPhase
 
 def run_epochs(node: Node, store_socket: socket.socket) -> None:
     """Raises the Ending."""
-    # The launcher takes over what is named here at each start of ranks. The agent's own handlers must stay.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR2"
     store = TCPStore(
         "localhost",
         store_socket.getsockname()[1],

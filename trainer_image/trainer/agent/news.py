@@ -1,7 +1,7 @@
-"""What this node tells membership: the state that the main thread sets, and the report made from it.
+"""What this node tells membership: the state of the agent, and the report made from it at any moment.
 
-Any thread may compose a report; only the main thread changes the state. A change wakes the reporting thread
-at once.
+Phase, epoch and evidence are set by the main thread, what is at the checkpoint location by the survey. A
+change wakes the reporting thread at once, unless it is a quiet one.
 """
 
 from __future__ import annotations

@@ -128,9 +128,8 @@ class Rendezvous(RendezvousHandler):
     def _info(self, job: RankJob) -> RendezvousInfo:
         where = job.record.store
         if job.member == 0:
-            for (
-                key
-            ) in self._store.list_keys():  # of epochs that are over; the store lives as long as the agent
+            # The store lives as long as the agent; what earlier epochs left in it must not pile up.
+            for key in self._store.list_keys():
                 if not key.startswith(f"{where.prefix}/"):
                     self._store.delete_key(key)
         # Agents exchange nothing through the store: the record says it all. Ranks open it by its address.

@@ -17,17 +17,13 @@ from pathlib import Path
 
 from trainer.agent import server_environment
 
-# What a rank needs before its own code runs; without it every start would pay for the import.
-_LAUNCHER = ("trainer.agent.entry", "torch.distributed.elastic.multiprocessing.api")
-
 
 def _load() -> None:
     began = time.monotonic()
     problem = ""
     try:
         importlib.import_module(os.environ[server_environment.RANK_MODULE])
-        for launcher in _LAUNCHER:
-            importlib.import_module(launcher)
+        importlib.import_module("trainer.agent.entry")
     except BaseException:  # noqa: BLE001 - whatever it was, the agent must hear of it
         problem = traceback.format_exc()
     gc.collect()

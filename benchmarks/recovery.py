@@ -1,0 +1,282 @@
+"""How long training stands still after a fault: ours beside torchrun elastic, in one run on one machine.
+
+    make bench-recovery                      a table
+    make bench-recovery ARGS="--json PATH"   rows {system, fault, seconds: [...], steps_lost: [...]}
+
+The same model and batch on two local nodes of two processes; both sides load their own checkpoint. Seconds run from the
+SIGKILL (for "node back" from the start of the node's first process) to the end of the next optimizer step of a world of
+the size that counts. What is warm: ours forks ranks from a server that has imported torch and transformers; a node that
+comes back imports everything anew, on both sides. torchrun starts new interpreters for every recovery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.harness import LocalLine, Moment, small_manifest
+
+from benchmarks.torchrun_elastic import Workload, try_once
+from trainingrun.cluster.local.settings import LocalSettings
+
+RANK, SURVIVORS, BACK = "rank killed", "node killed, survivors stepping", "node back, full size"
+FAULTS = (RANK, SURVIVORS, BACK)
+CAP_SECONDS = 120.0
+WORKLOAD = Workload(
+    config={
+        "model_type": "llama",
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "vocab_size": 512,
+    },
+    global_batch=16,
+    sequence_length=128,
+    checkpoint_every=20,
+)
+
+
+@dataclass
+class Rows:
+    """Measurements by system and fault; None: not within the cap."""
+
+    seconds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
+    steps_lost: dict[tuple[str, str], list[int | None]] = field(default_factory=dict)
+
+    def add(self, system: str, fault: str, seconds: float | None, steps_lost: int | None) -> None:
+        self.seconds.setdefault((system, fault), []).append(seconds)
+        self.steps_lost.setdefault((system, fault), []).append(steps_lost)
+        shown = f"{seconds:.2f} s" if seconds is not None else f"not within {CAP_SECONDS:g} s"
+        print(f"  {system}: {fault}: {shown}, {steps_lost} steps lost", file=sys.stderr, flush=True)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "system": system,
+                "fault": fault,
+                "seconds": seconds,
+                "steps_lost": self.steps_lost[system, fault],
+            }
+            for (system, fault), seconds in self.seconds.items()
+        ]
+
+
+class Metrics:
+    """The trainer's own step logs of a line: what was done when, as the ranks wrote it."""
+
+    def __init__(self, line: LocalLine) -> None:
+        self._line = line
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(text)
+            for path in self._line.files("metrics-e*.jsonl")
+            for text in path.read_text().split("\n")[:-1]
+        ]
+
+    def first_step_of(self, epoch: int) -> dict[str, Any] | None:
+        mine = [row for row in self.rows() if row["epoch"] == epoch]
+        return min(mine, key=lambda row: row["step"], default=None)
+
+    def last_step_of(self, epoch: int) -> int:
+        return max((row["step"] for row in self.rows() if row["epoch"] == epoch), default=0)
+
+
+def measure(
+    line: LocalLine, fault: Callable[[], None], members: int, what: str
+) -> tuple[float | None, int | None]:
+    """Seconds from the fault to the first step of the next epoch with so many members, and the steps it cost."""
+    metrics, before = Metrics(line), line.moment().epoch
+    started = time.time()
+    fault()
+
+    def stepped(now: Moment) -> tuple[float, int] | None:
+        for epoch in now.epochs:
+            if epoch.epoch > before and len(epoch.members) == members:
+                row = metrics.first_step_of(epoch.epoch)
+                if row is not None:
+                    lost = metrics.last_step_of(epoch.epoch - 1) - epoch.restore.step
+                    return row["at"] - started, max(0, lost)
+        return None
+
+    try:
+        return line.wait_for(stepped, what, CAP_SECONDS)
+    except AssertionError:
+        return None, None
+
+
+def ours(rows: Rows, tries: int) -> dict[str, Any]:
+    """All tries in one run. Returns what is said beside the table."""
+    dice = random.Random(1)
+    folder = Path(tempfile.mkdtemp(prefix="trainingrun-bench-"))
+    manifest = small_manifest(
+        folder,
+        name="bench",
+        model__config={key: value for key, value in WORKLOAD.config.items() if key != "vocab_size"},
+        model__tokenizer={"train": {"vocabularySize": WORKLOAD.config["vocab_size"]}},
+        training__duration={"steps": 1_000_000},
+        training__globalBatch={"sequences": WORKLOAD.global_batch},
+        training__sequenceLength=WORKLOAD.sequence_length,
+        scale__growHoldSeconds=0,
+        recovery={"limits": [], "noProgressLimit": 10},
+    )
+    with LocalLine(nodes=2, settings=LocalSettings(), state=folder / "line") as line:
+        line.apply(manifest)
+        line.wait_for_step(20)
+        for number in range(tries):
+            settle(line)
+            slot, rank = number % 2, dice.randrange(2)
+            rows.add(
+                "ours",
+                RANK,
+                *measure(line, lambda slot=slot, rank=rank: line.kill_rank(slot, rank), 2, "all stepping"),
+            )
+        for _ in range(tries):
+            settle(line)
+            node = line.node_of(dice.randrange(2))
+            rows.add(
+                "ours",
+                SURVIVORS,
+                *measure(line, lambda node=node: line.kill_node(node), 1, "survivors stepping"),
+            )
+            time.sleep(1.0)
+            rows.add(
+                "ours",
+                BACK,
+                *measure(line, lambda node=node: line.start_node(node), 2, "both nodes stepping"),
+            )
+        progress = line.wait_for(lambda now: now.view and now.view.progress, "progress")
+        snapshots = [row["step"] for row in Metrics(line).rows() if row.get("snapshotSeconds") is not None]
+        gaps = [
+            later - earlier
+            for earlier, later in itertools.pairwise(snapshots)
+            if later > earlier
+        ]
+        return {
+            "snapshot_every_steps": statistics.median(gaps) if gaps else None,
+            "snapshot_stall_permille": progress.summary.snapshot_stall_permille,
+            "step_seconds": progress.summary.step_seconds,
+        }
+
+
+def settle(line: LocalLine) -> None:
+    """A fault hits a run that trains steadily: forty steps, or three seconds, into its epoch."""
+    at = line.wait_for(lambda now: now.step, "a step")
+    line.wait_for_step(at + 40, CAP_SECONDS)
+
+
+def import_seconds(python: str) -> float:
+    """What a fresh interpreter pays before it can train (median of 3)."""
+    times = []
+    for _ in range(3):
+        started = time.time()
+        subprocess.run([python, "-c", "import trainer.rank"], check=True)
+        times.append(time.time() - started)
+    return statistics.median(times)
+
+
+def quantile(values: Sequence[float | None], share: float) -> float:
+    """A missing value is beyond the cap, and counts as infinite."""
+    ordered = sorted(float("inf") if value is None else value for value in values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def table(rows: Rows) -> str:
+    lines = [f"{'fault':34}{'system':22}{'p50 s':>8}{'min':>8}{'max':>8}{'steps lost (max)':>18}{'tries':>7}"]
+    for fault in FAULTS:
+        for system in dict.fromkeys(system for system, _ in rows.seconds):
+            seconds = rows.seconds.get((system, fault))
+            if not seconds:
+                continue
+            lost = [value for value in rows.steps_lost[system, fault] if value is not None]
+            figures = [quantile(seconds, 0.5), quantile(seconds, 0.0), quantile(seconds, 1.0)]
+            shown = "".join(
+                f"{figure:8.2f}" if figure < CAP_SECONDS else f"{'>120':>8}" for figure in figures
+            )
+            lines.append(f"{fault:34}{system:22}{shown}{max(lost, default=0):18}{len(seconds):7}")
+    return "\n".join(lines)
+
+
+def bars(rows: Rows, said: dict[str, Any], imports: float) -> list[str]:
+    """Each bar beside what it really is."""
+
+    def p50(system: str, fault: str) -> float:
+        return quantile(rows.seconds.get((system, fault), [None]), 0.5)
+
+    def worst(fault: str) -> int:
+        return max(
+            (value for value in rows.steps_lost.get(("ours", fault), []) if value is not None), default=0
+        )
+
+    tuned = p50("torchrun tuned", SURVIVORS)
+    every = said["snapshot_every_steps"] or 0
+    checks = [
+        (f"rank killed p50 <= 2 s: {p50('ours', RANK):.2f} s", p50("ours", RANK) <= 2),
+        (f"steps lost <= snapshot interval ({every:g}): {worst(RANK)}", worst(RANK) <= every),
+        (
+            f"snapshot stall <= 20 permille: {said['snapshot_stall_permille']}",
+            said["snapshot_stall_permille"] <= 20,
+        ),
+        (
+            f"survivors stepping <= 1/3 of torchrun tuned: {p50('ours', SURVIVORS):.2f} s of {tuned:.2f} s",
+            p50("ours", SURVIVORS) <= tuned / 3,
+        ),
+        (
+            f"node back, full size <= 5 s + import {imports:.1f} s: {p50('ours', BACK):.2f} s",
+            p50("ours", BACK) <= 5 + imports,
+        ),
+    ]
+    return [f"{'met   ' if met else 'MISSED'}  {text}" for text, met in checks]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--tries", type=int, default=20, help="of ours, each fault (default 20)")
+    parser.add_argument("--torchrun-default-tries", type=int, default=3)
+    parser.add_argument("--torchrun-tuned-tries", type=int, default=5)
+    args = parser.parse_args()
+    python = os.environ["TRAININGRUN_TRAINER_PYTHON"]
+    rows = Rows()
+    imports = import_seconds(python)
+    print(f"import time of a fresh interpreter: {imports:.2f} s", file=sys.stderr)
+    said = ours(rows, args.tries)
+    for system, tuned, tries in (
+        ("torchrun tuned", True, args.torchrun_tuned_tries),
+        ("torchrun defaults", False, args.torchrun_default_tries),
+    ):
+        for _ in range(tries):
+            for outcome in try_once(python, WORKLOAD, tuned, CAP_SECONDS):
+                rows.add(system, outcome.fault, outcome.seconds, outcome.steps_lost)
+    print(table(rows))
+    print(
+        f"ours: a snapshot every {said['snapshot_every_steps']} steps, stall "
+        f"{said['snapshot_stall_permille'] / 10:.1f} % of the step time ({said['step_seconds'] * 1000:.0f} ms); "
+        f"torchrun saves every {WORKLOAD.checkpoint_every} steps; import {imports:.2f} s"
+    )
+    print("warm on our side: the fork server (torch and transformers imported). On torchrun's side: nothing.")
+    print("\n".join(bars(rows, said, imports)))
+    if args.json:
+        args.json.write_text(json.dumps(rows.as_json(), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
