@@ -61,6 +61,7 @@ class FakeWorld:
         self.effects = 0
         self.die_after: int | None = None
         self.created: list[str] = []
+        self.reborn: list[str] = []  # names of pods that had trained and were created again
         self.status_writes = 0
 
     # ---- ControlPort
@@ -106,6 +107,11 @@ class FakeWorld:
         name = pod_name(template.run, template.slot, template.incarnation)
         if name in self.pod_list:
             raise Conflict(f"{name} exists")
+        seat = (template.slot, template.incarnation)
+        if any(
+            seat == (member.slot, member.incarnation) for one in self.epoch_list for member in one.members
+        ):
+            self.reborn.append(name)
         self.created.append(name)
         self.pod_list[name] = Pod(
             name=name,

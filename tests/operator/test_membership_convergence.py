@@ -9,7 +9,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.operator.membership_world import UID, ModelAgent, Service, World
+from tests.operator.membership_agents import ModelAgent
+from tests.operator.membership_records import UID
+from tests.operator.membership_world import Service, World
 
 from trainingrun.protocol.messages import AgentPhase
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger

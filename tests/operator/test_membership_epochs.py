@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.operator.membership_world import World, a_revision
+from tests.operator.membership_records import a_revision
+from tests.operator.membership_world import World
 
 from trainingrun.protocol.messages import AgentPhase, DirectiveKind, DurableCheckpoint
 from trainingrun.protocol.records import RestoreSource, Trigger
@@ -296,9 +299,7 @@ def test_rank_0_that_vanishes_before_it_said_done_is_a_loss_and_the_done_are_pre
 
 def test_the_record_is_of_the_newest_revision():
     world = World(sizes=(1,)).running(1, seconds=12)
-    world.records.revision_list.append(
-        a_revision((1,)).__class__(**{**vars(a_revision((1,))), "name": "story-r2", "revision": 2})
-    )
+    world.records.revision_list.append(replace(a_revision((1,)), name="story-r2", revision=2))
     world.service.refresh()
     world.agents[0].replaced()
     world.pass_until(lambda: world.epoch.epoch == 2)

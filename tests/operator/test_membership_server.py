@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.operator.membership_world import RUN, UID, MemoryRecords, a_revision
+from tests.operator.membership_records import RUN, UID, MemoryRecords, a_revision
 
 from trainingrun.membership.clock import SystemClock
 from trainingrun.membership.server import serve
@@ -229,7 +229,7 @@ async def test_a_bad_message_is_refused_with_the_path_of_what_is_wrong():
 
 @story
 async def test_a_run_that_is_deleted_sends_its_agents_away():
-    async with a_service() as line:
+    async with a_service(records=MemoryRecords([a_revision((2,))])) as line:
         await line.member(0)
         poll = asyncio.create_task(line.ask("poll", Poll("s0", 0, 0)))
         await asyncio.sleep(0.1)

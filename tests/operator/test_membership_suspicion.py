@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.operator.membership_world import ModelAgent, Service, World
+from tests.operator.membership_agents import ModelAgent
+from tests.operator.membership_world import Service, World
 
 from trainingrun.membership.errors import ProtocolMismatch, StaleIncarnation, UnknownSession
 from trainingrun.membership.settings import Settings, SettingsError

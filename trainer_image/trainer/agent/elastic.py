@@ -1,9 +1,9 @@
 """PyTorch's LocalElasticAgent, driven by membership: starts an epoch's ranks, watches them, kills them.
 
-The base class keeps the life cycle that every PyTorch launcher has (rendezvous, worker group, events). What differs: ranks
-are forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a
-collective), what they leave is reported as evidence, and what comes next is membership's decision, so there
-is no restart by itself and no barrier at exit.
+The base class keeps the life cycle that every PyTorch launcher has (rendezvous, worker group, events). What differs:
+ranks are forks of the warm server, they are stopped with SIGKILL (a handler in Python does not run inside a
+collective), what they leave is reported as evidence, and what comes next is membership's decision, so there is no
+restart by itself and no barrier at exit.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class RunAgent(LocalElasticAgent):
         self._node = node
         self._rendezvous_handler = rendezvous
         self._ranks: Ranks | None = None
-            int, int
-        ] = {}  # local rank -> exit code, in the order in which they were seen to end
         self._oom_kills = 0
 
     def _invoke_run(self, role: str = "") -> RunResult:
