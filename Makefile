@@ -10,7 +10,10 @@ OPERATOR = $$($(PYTHON) tools/setup_env.py operator)
 TRAINER  = $$($(PYTHON) tools/setup_env.py trainer)
 RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PYTHON=$$trainer &&
 
-.PHONY: help demo test test-fast test-scenarios lint format generate check-generated env bench-recovery
+shell:  ## a shell in which `trainingrun` works
+	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
+
+.PHONY: shell help demo test test-fast test-scenarios lint format generate check-generated env bench-recovery
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

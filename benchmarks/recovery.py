@@ -90,11 +90,11 @@ class Metrics:
         ]
 
     def first_step_of(self, epoch: int) -> dict[str, Any] | None:
-        mine = [row for row in self.rows() if row["epoch"] == epoch]
+        mine = [row for row in self.rows() if row["epoch"] == epoch and "at" in row]
         return min(mine, key=lambda row: row["step"], default=None)
 
     def last_step_of(self, epoch: int) -> int:
-        return max((row["step"] for row in self.rows() if row["epoch"] == epoch), default=0)
+        return max((row["step"] for row in self.rows() if row["epoch"] == epoch and "at" in row), default=0)
 
 
 def measure(

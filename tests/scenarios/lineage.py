@@ -48,7 +48,7 @@ def read_losses(logs: Iterable[Path], epochs: Sequence[Epoch], total_steps: int)
     for log in logs:
         for line in log.read_text().splitlines():
             row = json.loads(line)
-            if wanted.get(row["step"]) == row["epoch"]:
+            if "loss" in row and wanted.get(row["step"]) == row["epoch"]:
                 found[row["step"]] = row["loss"]
     missing = sorted(wanted.keys() - found.keys())
     if missing:

@@ -23,6 +23,7 @@ from trainer.initial import fill_initial
 from trainer.job import Mailbox, RankJob, Result
 from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.mesh import Axes
+from trainer.metrics import MetricsLog
 from trainer.policy import DurablePolicy, SnapshotPolicy
 from trainer.report import Reporter
 from trainer.schedule import Schedule
@@ -50,6 +51,7 @@ class Run:
     snapshot_policy: SnapshotPolicy
     durable_policy: DurablePolicy
     reporter: Reporter
+    metrics: MetricsLog
     mailbox: Mailbox
 
     @property
@@ -70,7 +72,7 @@ def train(run: Run) -> Result:
         )
         run.snapshots.everyone_passed()
         run.state.advance(result, learning_rate=learning_rate, samples=run.config.global_batch)
-        account(run, result, time.monotonic() - started)
+        account(run, result, learning_rate, time.monotonic() - started)
         if run.snapshots.on and (result.agreed.snapshot or result.agreed.pause):
             snapshot(run)
         if step == run.config.total_steps:
@@ -112,16 +114,28 @@ def votes(run: Run, step: int, now: float) -> Votes:
     )
 
 
-def account(run: Run, result: StepResult, seconds: float) -> None:
+def account(run: Run, result: StepResult, learning_rate: float, seconds: float) -> None:
+    now = time.time()
     run.snapshot_policy.stepped(seconds)
     if result.agreed.snapshot_seconds:
         run.snapshot_policy.cost(result.agreed.snapshot_seconds)
-    run.reporter.stepped(run.state, at=time.time(), seconds=seconds, tokens=result.tokens)
+    run.reporter.stepped(run.state, at=now, seconds=seconds, tokens=result.tokens)
     post(run)
+    run.metrics.write(
+        run.state.step,
+        loss=result.loss,
+        tokens=result.tokens,
+        learningRate=learning_rate,
+        gradientNorm=result.gradient_norm,
+        seconds=seconds,
+        at=now,
+    )
 
 
 def snapshot(run: Run) -> None:
-    run.reporter.snapshot_taken(run.snapshots.take())
+    seconds = run.snapshots.take()
+    run.reporter.snapshot_taken(seconds)
+    run.metrics.write(run.state.step, snapshotSeconds=seconds)
     run.snapshot_policy.taken(run.state.step)
 
 
@@ -130,6 +144,7 @@ def save(run: Run) -> str:
     name = run.durable.save()
     run.durable_policy.saved(time.monotonic())
     run.reporter.saved(name, run.state.step)
+    run.metrics.write(run.state.step, durable=name)
     post(run)
     say(run, "")
     return name

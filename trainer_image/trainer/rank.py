@@ -28,6 +28,7 @@ from trainer.job import Mailbox, RankJob
 from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.loop import Run, train
 from trainer.mesh import Axes, build_axes
+from trainer.metrics import MetricsLog
 from trainer.optim import Optimizer
 from trainer.parallelise import parallelise
 from trainer.policy import DurablePolicy, SnapshotPolicy
@@ -134,6 +135,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
             now=time.monotonic(),
         ),
         reporter=reporter,
+        metrics=MetricsLog(job.log_dir, record.epoch, on=axes.rank == 0),
         mailbox=Mailbox(job.mailbox),
     )
 
