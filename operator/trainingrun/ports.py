@@ -54,7 +54,9 @@ class Pod:
 class Node:
     name: str
     ready: bool
-    capacity: Mapping[str, str] = field(default_factory=dict)  # Kubernetes quantities: {"cpu": "2", "memory": "8Gi"}
+    capacity: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Kubernetes quantities: {"cpu": "2", "memory": "8Gi"}
 
 
 @dataclass(frozen=True)

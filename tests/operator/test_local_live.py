@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,10 +21,9 @@ def a_member(slot: int, phase: AgentPhase = AgentPhase.RUNNING, **changes: Any) 
 
 
 def a_scene(*members: MemberView, progress: Progress | None = None, **changes: Any) -> Scene:
-    values: dict[str, Any] = {"waiting_for": "", "blocked": "", **changes}
+    values: dict[str, Any] = {"epoch": 1, "waiting_for": "", "blocked": "", **changes}
     view = RunView(
         run_uid="uid",
-        epoch=1,
         members=members,
         progress=progress,
         proposing=False,
@@ -66,8 +66,11 @@ def test_the_start_up_shows_what_each_node_does() -> None:
 
 
 def test_the_start_up_says_what_it_waits_for() -> None:
-    assert status_line(a_scene(waiting_for="0 of 1 nodes")) == "starting: 0 of 1 nodes"
-    assert status_line(a_scene()) == "starting"
+    planned = {"resolved": {"revision": "demo-r1"}}
+    waiting = replace(a_scene(waiting_for="0 of 1 nodes", epoch=0), status=planned)
+    assert status_line(waiting) == "starting: 0 of 1 nodes"
+    assert status_line(replace(a_scene(epoch=0), status=planned)) == "starting"
+    assert status_line(a_scene(epoch=0)) == "making a plan"
 
 
 def test_a_block_that_only_a_person_can_remove_is_shown() -> None:

@@ -122,6 +122,8 @@ def test_the_held_out_loss_is_beside_the_entropies_of_the_same_tokens() -> None:
     assert "same 131,072 tokens" in line
     assert line.endswith("below the bigram's")
     assert heldout_line({**HELDOUT, "heldout_loss": 3.5}).endswith("not below the bigram's")
+    learned = heldout_line({**HELDOUT, "bigram_cross_entropy": 4.2})
+    assert learned.endswith("; a bigram table of the training tokens reaches 4.200")
 
 
 def test_the_report_is_json_with_every_figure() -> None:

@@ -186,6 +186,26 @@ async def test_a_closed_poll_connection_is_noticed_at_once():
 
 
 @story
+async def test_an_agent_that_dies_between_two_polls_is_noticed_by_its_connection():
+    async with a_service(replace(QUICK, silence_seconds=1.5)) as line:
+        for slot in (0, 1):
+            await line.member(slot)
+        line.keep_reporting(Report("s0", 0, AgentPhase.PREPARING))
+        line.keep_reporting(Report("s1", 1, AgentPhase.PREPARING))
+        await asyncio.sleep(3.2)  # the service's own grace
+        async with aiohttp.ClientSession() as own:
+            poll = json.dumps(wire.to_json(Poll("s1", 1, 99))).encode()
+            async with own.post(f"{line.url}/v1/runs/{UID}/poll", data=poll) as response:
+                assert response.status == 200  # answered: the connection is idle now
+            line.beats[1].cancel()
+
+        async def gone() -> bool:
+            return [member.slot for member in (await line.view()).members] == [0]
+
+        assert await line.until(gone) < 1.2, "by the closed connection, not by silence"
+
+
+@story
 async def test_refusals_have_their_status_and_code():
     async with a_service() as line:
         await line.member(0)

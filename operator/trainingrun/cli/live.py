@@ -66,6 +66,8 @@ def _start_up(scene: Scene, view: RunView) -> str:
     activities = _activities(view)
     if view.blocked:
         return f"blocked: {view.blocked}"
+    if view.epoch == 0 and not scene.status.get("resolved"):
+        return "making a plan"
     if activities:
         return activities
     return f"starting: {view.waiting_for}" if view.waiting_for else "starting"

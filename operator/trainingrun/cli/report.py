@@ -124,7 +124,7 @@ def _summary(report: Report) -> list[str]:
 
 
 def _lost(report: Report) -> list[str]:
-    rows = [(PARTS.get(part, part), seconds) for part, seconds in report.lost_seconds.items()]
+    rows = [(PARTS.get(part, part), seconds) for part, seconds in report.lost_seconds.items() if seconds]
     rows.sort(key=lambda row: -row[1])
     width = max((len(name) for name, _ in rows), default=0)
     wall = report.wall_seconds or 1
@@ -171,10 +171,12 @@ def _failure(report: Report) -> list[str]:
 
 
 def heldout_line(figures: Mapping[str, float]) -> str:
-    """`held-out loss 3.10 nats/token | unigram 5.52 | bigram 3.41 (of the same 131,072 tokens)`."""
+    """`held-out loss 3.10 nats/token | unigram 5.52 | bigram 3.41 (entropies of the same … tokens): below …`."""
     loss, bigram = figures["heldout_loss"], figures["bigram_entropy"]
     verdict = "below the bigram's" if loss < bigram else "not below the bigram's"
+    learned = figures.get("bigram_cross_entropy")
+    table = "" if learned is None else f"; a bigram table of the training tokens reaches {learned:.3f}"
     return (
         f"held-out loss {loss:.3f} nats/token | unigram {figures['unigram_entropy']:.3f} "
-        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens): {verdict}"
+        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens): {verdict}{table}"
     )

@@ -44,6 +44,7 @@ class RunHost:
         self._changed = asyncio.Event()
         self._version = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[str, asyncio.BaseTransport] = {}  # by session: of the newest poll
         self.used_at = clock.now()
 
     # requests
@@ -61,9 +62,17 @@ class RunHost:
         finally:
             self._carry_out()
 
-    async def poll(self, poll: Poll, closing: asyncio.Event) -> Directive:
-        """Held until there is news. A cancelled handler is a closed connection."""
+    async def poll(
+        self, poll: Poll, closing: asyncio.Event, connection: asyncio.BaseTransport | None
+    ) -> Directive:
+        """Held until there is news. A cancelled handler is a closed connection.
+
+        The connection is watched after the answer too: an agent may die between two polls, and often does, because the
+        loss of its ranks is news by which its poll is answered.
+        """
         directive = self._state.poll(poll, self._clock.now())
+        if connection is not None:
+            self._connections[poll.session] = connection
         self._carry_out()
         try:
             async with asyncio.timeout(self._poll_seconds):
@@ -91,6 +100,9 @@ class RunHost:
         return self._state.needs_ticks
 
     def tick(self) -> None:
+        for session in [one for one, connection in self._connections.items() if connection.is_closing()]:
+            del self._connections[session]
+            self._state.connection_closed(session, self._clock.now())
         self._state.tick(self._clock.now(), self._clock.wall())
         self.used_at = self._clock.now()
         self._carry_out()

@@ -41,7 +41,7 @@ class Endpoints:
 
     async def poll(self, request: web.Request) -> web.Response:
         message = await _read(Poll, request)
-        return _reply(await (await self._host(request)).poll(message, self.closing))
+        return _reply(await (await self._host(request)).poll(message, self.closing, request.transport))
 
     async def view(self, request: web.Request) -> web.Response:
         return _reply((await self._host(request)).view())

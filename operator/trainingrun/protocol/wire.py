@@ -63,7 +63,8 @@ def _parse(kind: Any, data: Any, path: str) -> Any:
         if len(kinds) != len(data):
             raise WireError(f"{path}: expected {len(kinds)} items, got {len(data)}")
         return tuple(
-            _parse(item_kind, item, f"{path}[{i}]") for i, (item_kind, item) in enumerate(zip(kinds, data, strict=True))
+            _parse(item_kind, item, f"{path}[{i}]")
+            for i, (item_kind, item) in enumerate(zip(kinds, data, strict=True))
         )
     if origin is dict:
         if not isinstance(data, dict):
