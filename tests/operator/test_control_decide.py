@@ -27,7 +27,7 @@ from trainingrun.control.effects import CreateRevision
 from trainingrun.control.observed import PlanFailure, PlanPending, PlanResult
 from trainingrun.ports import PodPhase
 from trainingrun.protocol.messages import AgentPhase, MemberView, Progress, RunView
-from trainingrun.protocol.records import EpochSummary, Lost, RankExit, Restore, RestoreSource
+from trainingrun.protocol.records import EpochSummary, Lost, RankExit
 
 NOW = START + 5.0
 PLAN = PlanResult((a_rung(1), a_rung(2)), {"reason": "fits"}, "0.1.0", "data parallel only")
@@ -39,7 +39,7 @@ def training_view(epoch=1, *, slots=(0, 1), step=120, first_step_at=START + 3.0,
     )
     summary = EpochSummary(epoch, first_step_at, 1, step, NOW - 0.1, step * 4096, 0.1)
     progress = Progress(step, 3.25, step * 4096, 40960.0, 1e-3, 300, summary)
-    defaults = {"proposing": False, "waiting_for": "", "restore": Restore(RestoreSource.MEMORY, step - 1)}
+    defaults = {"proposing": False, "waiting_for": "", "restore": None, "memory_step": step - 1}
     values = {**defaults, **fields}
     return RunView("uid-demo", epoch, members, progress, blocked=blocked, suspicious_of_self=False, **values)
 

@@ -20,9 +20,9 @@ from trainer.checkpoint.location import sync_folder
 from trainer.checkpoint.manifest import Manifest
 from trainer.checkpoint.restore import from_durable
 from trainer.data.prepare import PreparedData
+from trainer.output import SOURCE_FILE, check_replaceable
 
 WEIGHTS = "model."  # the state's prefix for parameters
-SOURCE_FILE = "source.json"
 _WEIGHTS_FILE = "model.safetensors"
 _DTYPES = {"FP32": torch.float32, "FP64": torch.float64}
 
@@ -31,7 +31,8 @@ def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedDa
     """Write the model of checkpoint `name` to `out_dir`; the folder. An equal export that is there already
     stays.
 
-    Weights keep the precision that they were trained in. Raises CheckpointDamaged, CheckpointMismatch.
+    Weights keep the precision that they were trained in. Raises CheckpointDamaged, CheckpointMismatch, and
+    ConfigError when something else stands at `out_dir`.
     """
     manifest = Manifest.read(location / name)
     source = {
@@ -44,6 +45,7 @@ def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedDa
     }
     if _is_there(out_dir, source):
         return str(out_dir)
+    check_replaceable(out_dir)
     model = _empty_model(spec, manifest, prepared)
     from_durable(location, name, {WEIGHTS + key: tensor.detach() for key, tensor in model.named_parameters()})
     out_dir.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ proves. Called by the train loop at steps that all ranks agreed on.
 from __future__ import annotations
 
 import logging
+import math
 import platform
 
 import torch
@@ -21,6 +22,7 @@ from trainer.job import RankJob
 from trainer.mesh import Axes
 from trainer.state import TrainingState
 from trainingrun.protocol import wire
+from trainingrun.protocol.names import MANIFEST_FILE
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,16 @@ class DurableKeeper:
         """Before anything else in an epoch that shares no member with the one before."""
         if not self._job.record.shares_member and self._axes.rank == 0:
             durable.write_fence(self._config.checkpoint.location, self._job.record.epoch)
+
+    def seconds_since_saved(self, now: float) -> float:
+        """Since the newest checkpoint was committed; `now` in seconds since 1970. Infinite when earlier epochs
+        trained and none of them saved.
+        """
+        location = self._config.checkpoint.location
+        newest = manifest.newest(location)
+        if newest is None:
+            return 0.0 if self._job.record.epoch == 1 else math.inf
+        return max(0.0, now - (location / newest.name / MANIFEST_FILE).stat().st_mtime)
 
     def save(self) -> str:
         """Collective; the checkpoint's name."""

@@ -52,6 +52,9 @@ class SnapshotPolicy:
 
 class DurablePolicy:
     def __init__(self, interval_seconds: float | None, interval_steps: int | None, *, now: float) -> None:
+        """`now`: when the newest checkpoint was saved, by the clock that `due` is asked with. An interval goes on over
+        restarts; otherwise a run that fails more often than that would never save.
+        """
         self._seconds = interval_seconds
         self._steps = interval_steps
         self._last_at = now

@@ -132,7 +132,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         durable_policy=DurablePolicy(
             config.checkpoint.durable_interval_seconds,
             config.checkpoint.durable_interval_steps,
-            now=time.monotonic(),
+            now=time.monotonic() - (durable.seconds_since_saved(time.time()) if axes.rank == 0 else 0.0),
         ),
         reporter=reporter,
         metrics=MetricsLog(job.log_dir, record.epoch, on=axes.rank == 0),

@@ -26,7 +26,7 @@ from trainingrun.control.seats import wanted_size
 from trainingrun.control.state import State, joining_nodes, training_nodes
 from trainingrun.ports import PodPhase
 from trainingrun.protocol.messages import Progress, Termination
-from trainingrun.protocol.records import Epoch, RestoreSource, Revision, Trigger
+from trainingrun.protocol.records import Epoch, Revision, Trigger
 
 _CHECKPOINT = re.compile(r"step-(?P<step>\d+)\.e(?P<epoch>\d+)$")
 _NEWS = ("progress", "goodput")  # blocks that change all the time while a run trains
@@ -182,10 +182,8 @@ def _checkpoint(report: Report) -> dict[str, Any]:
     block: dict[str, Any] = {}
     if view is None:
         block |= {key: old[key] for key in ("memoryStep",) if key in old and not report.over}
-    elif view.restore is not None and view.restore.source is RestoreSource.MEMORY and not report.over:
-        newest = report.observed.epoch
-        if newest is None or view.restore != newest.restore:  # what the epoch began from says nothing of now
-            block["memoryStep"] = view.restore.step
+    elif view.memory_step is not None and not report.over:
+        block["memoryStep"] = view.memory_step
 
     name = ""
     if report.final is not None:

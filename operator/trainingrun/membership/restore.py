@@ -64,6 +64,12 @@ def choose_restore(
     )
 
 
+def newest_in_memory(held: Mapping[int, Sequence[HeldSnapshot]], damaged: Collection[str]) -> int | None:
+    """The step that would be restored from memory if it were needed now."""
+    newest = max(_whole_snapshots(held, damaged), key=_newness, default=None)
+    return None if newest is None else newest.step
+
+
 def _newness(restore: Restore) -> tuple[object, ...]:
     in_memory = restore.source is RestoreSource.MEMORY
     return (restore.epoch, restore.step, in_memory, restore.holders, restore.layout, restore.manifest)

@@ -186,7 +186,9 @@ class Roster:
     def _overdue(self, seat: Seat, now: float) -> str:
         if seat.closed_at is not None and now - seat.closed_at >= self._settings.closed_grace_seconds:
             return "ConnectionClosed"
-        return "Silent" if now - seat.heard_at >= self._settings.silence_seconds else ""
+        preparing = seat.phase is AgentPhase.PREPARING
+        limit = self._settings.preparing_silence_seconds if preparing else self._settings.silence_seconds
+        return "Silent" if now - seat.heard_at >= limit else ""
 
     def _quiet(self, seat: Seat, now: float) -> bool:
         # Half the time makes part of a mass silence: reports of different members do not end together.

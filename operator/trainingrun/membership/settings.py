@@ -19,6 +19,8 @@ class Settings:
     """How long a poll is held at most before it is answered with what the agent knows already."""
     silence_seconds: float = 2.0
     """A member that was not heard for this long is lost (Silent)."""
+    preparing_silence_seconds: float = 10.0
+    """The same for one that still prepares: importing the training code keeps it from talking."""
     closed_grace_seconds: float = 0.4
     """A member whose poll closed is lost (ConnectionClosed) unless it is heard again within this time."""
     stall_seconds: float = 1.0

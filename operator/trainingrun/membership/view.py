@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainingrun.membership.proposal import Proposer
+from trainingrun.membership.restore import newest_in_memory
 from trainingrun.membership.scene import Scene
 from trainingrun.protocol.messages import MemberView, RunView
 
@@ -21,6 +22,7 @@ def view_of(scene: Scene, proposer: Proposer, now: float) -> RunView:
         )
         for seat in scene.roster.seats
     )
+    held = {seat.slot: seat.report.snapshots for seat in scene.roster.seats if seat.report}
     return RunView(
         run_uid=scene.run_uid,
         epoch=scene.lineage.epoch,
@@ -31,4 +33,5 @@ def view_of(scene: Scene, proposer: Proposer, now: float) -> RunView:
         blocked=proposer.blocked,
         restore=scene.current.restore if scene.current else None,
         suspicious_of_self=scene.suspicious,
+        memory_step=newest_in_memory(held, scene.lineage.damaged),
     )

@@ -5,7 +5,7 @@
 | 0 | DONE | the work is finished, or the rank paused at an agreed step | - |
 | 1 | APPLICATION | the training code raised | new epoch, counted as Application |
 | 64 | BAD_CONFIGURATION | can never work: message names field, value, fix | never restarted |
-| 65 | CHECKPOINT_DAMAGED | the restore point failed its checksums; its name is in the report | new epoch without that checkpoint |
+| 65 | CHECKPOINT_DAMAGED | the restore point failed its checksums; the report names it | new epoch without it |
 | 66 | NO_CHECKPOINT | checkpoints were written but none can be used | never restarted: never silently from step 0 |
 | 69 | MEMBERSHIP_LOST | the agent was told that the run or its seat is gone | not restarted |
 | 75 | LEFT | the agent left on request | not restarted |

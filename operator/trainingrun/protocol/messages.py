@@ -152,6 +152,7 @@ class RunView:
     blocked: str  # a reason that only a person can remove, e.g. "NoUsableCheckpoint: …"; "" normally
     restore: Restore | None
     suspicious_of_self: bool  # declares nobody lost at the moment
+    memory_step: int | None = None  # newest step of which the members hold a whole copy in memory
 
 
 @dataclass(frozen=True)

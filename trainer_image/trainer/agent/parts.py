@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.checkpoint import manifest
 from trainer.config import read_config
+from trainer.output import check_replaceable
 from trainingrun.protocol.messages import DurableCheckpoint
 
 Spec = dict[str, Any]
@@ -33,6 +34,7 @@ def real_parts() -> Parts:
 
 
 def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
+    check_replaceable(manifest.path_of(spec["output"]["uri"]))
     checkpoint = spec["checkpoint"]
     manifest.claim(
         manifest.path_of(checkpoint["location"]["uri"]), run_uid, run_name, bool(checkpoint["adopt"])
