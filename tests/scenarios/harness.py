@@ -323,12 +323,13 @@ _SMALL = {
             "sequenceLength": 32,
             "precision": "FP32",
             "optimizer": {"name": "AdamW", "learningRate": 0.002, "maxGradNorm": 1.0},
-            "schedule": {"name": "Cosine", "warmupPermille": 100},
+            # Constant: a run of fewer steps then follows a longer one step by step.
+            "schedule": {"name": "Cosine", "warmupPermille": 0, "minLearningRatePermille": 1000},
             "seed": 17,
         },
         "scale": {"minNodes": 1, "maxNodes": 2, "growHoldSeconds": 1},
         "resources": {"perNode": {"cpu": "1", "memory": "4Gi"}, "processesPerNode": 2},
-        "checkpoint": {"location": {"uri": ""}, "durable": {"intervalSteps": 10, "keepLast": 3}},
+        "checkpoint": {"location": {"uri": ""}, "durable": {"intervalSteps": 25, "keepLast": 3}},
         "output": {"format": "Safetensors", "uri": ""},
     },
 }

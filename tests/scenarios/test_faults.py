@@ -1,35 +1,41 @@
-"""Faults on the whole line, with real processes: after each the run completes as if nothing had happened."""
+"""Faults on the whole line, with real processes: after each the run completes as if nothing had happened.
+
+All runs but the float64 ones train the same thing for different times, so one undisturbed run is the measure of all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from pathlib import Path
 
 import pytest
 from tests.scenarios.harness import LocalLine
-from tests.scenarios.story import FP32_BOUND, FP64_BOUND, Told, told, undisturbed
+from tests.scenarios.story import FP32_BOUND, FP64_BOUND, STEPS, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
-LONG = 1500  # steps: still training after half a minute without membership
+LONG = 700  # steps: long enough for a node to come back, or for half a minute without membership
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return told(tmp_path_factory.mktemp("calm"), undisturbed)
+    return told(tmp_path_factory.mktemp("calm"), undisturbed, steps=LONG)
 
 
 def test_an_undisturbed_run_is_one_epoch_and_exports(calm: Told) -> None:
     assert calm.triggers == [Trigger.STARTED]
     assert calm.end.status["disruptions"].get("lostSteps", 0) == 0
+    assert calm.losses.by_step[LONG] < calm.losses.by_step[1] - 1.0
+    assert (Path(calm.end.status["output"]["export"]) / "model.safetensors").exists()
 
 
 def test_a_killed_rank_costs_no_more_than_the_steps_since_the_snapshot(calm: Told, tmp_path: Path) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         line.kill_rank(slot=1, local_rank=0)
 
     after = told(tmp_path, story)
@@ -40,40 +46,37 @@ def test_a_killed_rank_costs_no_more_than_the_steps_since_the_snapshot(calm: Tol
 
 def test_a_killed_agent_is_restarted_in_place(calm: Told, tmp_path: Path) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         line.kill_agent(slot=0)
         line.wait_for(lambda now: now.epoch > 1, "a new epoch")
 
     after = told(tmp_path, story)
     assert after.triggers[1] is Trigger.MEMBER_LOST
-    assert {pod.incarnation for pod in after.end.pods} <= {0, 1}
+    assert {pod.incarnation for pod in after.end.pods} == {0}
     assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
 
 def test_a_killed_node_that_comes_back_is_taken_in_again(calm: Told, tmp_path: Path) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         node = line.node_of(slot=1)
         line.kill_node(node)
-        line.wait_for(lambda now: now.members == 1 and now.step > 60, "steps at the smaller size")
+        line.wait_for(lambda now: now.members == 1 and now.step > 40, "steps at the smaller size")
         line.start_node(node)
         line.wait_for(lambda now: now.members == 2, "both nodes in an epoch")
 
-    after = told(tmp_path, story, steps=900)
+    after = told(tmp_path, story, steps=LONG)
     assert after.sizes == [2, 1, 2]
     assert after.triggers == [Trigger.STARTED, Trigger.MEMBER_LOST, Trigger.JOINED]
-    assert [lost.reason for lost in after.epochs[1].lost]
     assert after.sources[1:] == [RestoreSource.MEMORY, RestoreSource.MEMORY]
     # Growing is planned: the ranks agree on a step, and none is lost.
     assert after.epochs[2].previous.last_step == after.epochs[2].restore.step
-    undisturbed_run = told(tmp_path / "calm", undisturbed, steps=900)
-    assert after.losses.furthest_from(undisturbed_run.losses) <= FP32_BOUND
-    assert calm.losses.by_step[1] > after.losses.by_step[900]
+    assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
 
-def test_the_first_node_of_the_ranks_may_be_the_one_that_dies(calm: Told, tmp_path: Path) -> None:
+def test_the_first_node_of_the_ranks_may_be_the_one_that_dies_for_good(calm: Told, tmp_path: Path) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         line.kill_node(line.node_of(slot=0))
         line.wait_for(lambda now: now.members == 1, "the survivor alone")
 
@@ -88,15 +91,19 @@ def test_in_float64_a_lost_node_leaves_the_losses_where_they_were(tmp_path: Path
         line.kill_node(line.node_of(slot=1))
         line.wait_for(lambda now: now.members == 1, "the survivor alone")
 
-    steady = told(tmp_path / "calm", undisturbed, steps=200, training__precision="FP64")
-    after = told(tmp_path / "fault", story, steps=200, training__precision="FP64")
+    falling = {"name": "Cosine", "warmupPermille": 100, "minLearningRatePermille": 100}
+    changes = {"training__precision": "FP64", "training__schedule": falling}
+    steady = told(tmp_path / "calm", undisturbed, **changes)
+    after = told(tmp_path / "fault", story, **changes)
     assert after.sizes == [2, 1]
     assert after.losses.furthest_from(steady.losses) <= FP64_BOUND
 
 
-def test_without_membership_training_goes_on_and_recovery_follows_when_it_is_back(tmp_path: Path) -> None:
+def test_without_membership_training_goes_on_and_recovery_follows_when_it_is_back(
+    calm: Told, tmp_path: Path
+) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         line.kill_membership()
         time.sleep(10)
         line.kill_rank(slot=0, local_rank=1)
@@ -108,19 +115,20 @@ def test_without_membership_training_goes_on_and_recovery_follows_when_it_is_bac
     assert after.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED]
     # It trained through the first ten seconds: what was lost is what the killed rank took with it.
     assert after.epochs[1].restore.step > 60
-    assert after.epochs[1].previous.last_step > 90
+    assert after.losses.furthest_from(calm.losses) == 0.0
 
 
-def test_a_stopped_membership_declares_nobody_dead(tmp_path: Path) -> None:
+def test_a_stopped_membership_declares_nobody_dead(calm: Told, tmp_path: Path) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
         line.stop_membership()
         time.sleep(30)
         line.continue_membership()
-        line.wait_for(lambda now: now.view is not None and now.step > 60, "news after the stop")
+        line.wait_for(lambda now: now.over or (now.view is not None and now.step > 40), "news after the stop")
 
     after = told(tmp_path, story, steps=LONG)
     assert after.triggers == [Trigger.STARTED]
+    assert after.losses.furthest_from(calm.losses) == 0.0
 
 
 def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_path: Path) -> None:
@@ -131,22 +139,26 @@ def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_p
             time.sleep(dice.uniform(0.1, 1.5))
             line.kill_controller()
             if number == 5:
-                line.wait_for_step(30)
+                line.wait_for_step(20)
                 line.kill_rank(slot=1, local_rank=1)
             time.sleep(dice.uniform(0.0, 0.4))
             line.start_controller()
 
-    after = told(tmp_path, story)
+    after = told(tmp_path, story, steps=2 * STEPS)
     assert after.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED]
     assert after.losses.furthest_from(calm.losses) == 0.0
 
 
-def test_two_ranks_and_a_node_dying_within_a_second_are_survived(calm: Told, tmp_path: Path) -> None:
+def test_both_ranks_of_a_node_and_the_other_node_dying_at_once_are_survived(
+    calm: Told, tmp_path: Path
+) -> None:
     def story(line: LocalLine) -> None:
-        line.wait_for_step(60)
+        line.wait_for_step(40)
+        node = line.node_of(slot=1)
         line.kill_rank(slot=0, local_rank=0)
-        line.kill_rank(slot=0, local_rank=1)
-        line.kill_node(line.node_of(slot=1))
+        with contextlib.suppress(LookupError):  # its agent may have ended it already
+            line.kill_rank(slot=0, local_rank=1)
+        line.kill_node(node)
         line.wait_for(lambda now: now.members == 1, "the survivor alone")
 
     after = told(tmp_path, story)
@@ -154,7 +166,7 @@ def test_two_ranks_and_a_node_dying_within_a_second_are_survived(calm: Told, tmp
 
 
 def test_when_no_node_holds_a_whole_copy_a_lost_node_restores_from_the_durable_checkpoint(
-    tmp_path: Path,
+    calm: Told, tmp_path: Path
 ) -> None:
     def story(line: LocalLine) -> None:
         line.wait_for_step(60)
@@ -167,10 +179,10 @@ def test_when_no_node_holds_a_whole_copy_a_lost_node_restores_from_the_durable_c
     after = told(
         tmp_path,
         story,
-        steps=300,
         parallelism__axes={"pipeline": 2},
         resources__processesPerNode=1,
         scale__minNodes=2,
     )
     assert after.sources[1] is RestoreSource.DURABLE
     assert after.sizes == [2, 2]
+    assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
