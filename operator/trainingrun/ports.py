@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from trainingrun.protocol.messages import RunView, Termination
+from trainingrun.protocol.messages import DurableCheckpoint, RunView, Termination
 from trainingrun.protocol.records import Epoch, Revision
 
 
@@ -99,6 +99,9 @@ class Records(Protocol):
 
     def run_exists(self, run_uid: str) -> str | None:
         """The name of the run that has this uid, or None when it is gone."""
+
+    def saved_checkpoint(self, run_uid: str) -> DurableCheckpoint | None:
+        """The newest durable checkpoint that the run's status names; None when it names none."""
 
     def revisions(self, run_uid: str) -> Sequence[Revision]:
         """All revisions, ascending."""

@@ -21,7 +21,14 @@ from trainingrun.ports import (
     RunObject,
     Unavailable,
 )
-from trainingrun.protocol.messages import AgentPhase, MemberView, Progress, RunView, Termination
+from trainingrun.protocol.messages import (
+    AgentPhase,
+    DurableCheckpoint,
+    MemberView,
+    Progress,
+    RunView,
+    Termination,
+)
 from trainingrun.protocol.names import epoch_name, pod_name
 from trainingrun.protocol.records import (
     Epoch,
@@ -76,6 +83,10 @@ class FakeWorld:
 
     def run_exists(self, run_uid: str) -> str | None:
         return RUN if self.run is not None and run_uid == UID else None
+
+    def saved_checkpoint(self, run_uid: str) -> DurableCheckpoint | None:
+        saved = ((self.run.status if self.run else {}).get("checkpoint") or {}).get("durable")
+        return DurableCheckpoint(saved["manifest"], saved["epoch"], saved["step"]) if saved else None
 
     def revisions(self, run_uid: str) -> Sequence[Revision]:
         return [record for record in self.revision_list if record.run_uid == run_uid]

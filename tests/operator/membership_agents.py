@@ -171,6 +171,7 @@ class ModelAgent:
             prepared=self.prepared,
             snapshots=self.held,
             durable=durable,
+            location_fresh=not (durable or self.world.committed),
             damaged=self.damaged,
             exits=self.exits,
             progress=self.progress,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainingrun.ports import Conflict, Unavailable
+from trainingrun.protocol.messages import DurableCheckpoint
 from trainingrun.protocol.records import Epoch, Revision, Rung
 
 RUN, UID, WALL = "story", "uid-1", 1_800_000_000.0
@@ -40,6 +41,7 @@ class MemoryRecords:
     revision_list: list[Revision] = field(default_factory=lambda: [a_revision()])
     made: dict[str, Epoch] = field(default_factory=dict)
     exists: bool = True
+    saved: DurableCheckpoint | None = None  # what the run's status says
     unavailable: bool = False
     lose_replies: int = 0  # so many records are created without the caller learning of it
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,6 +49,10 @@ class MemoryRecords:
     def run_exists(self, run_uid: str) -> str | None:
         self._check()
         return RUN if self.exists and run_uid == UID else None
+
+    def saved_checkpoint(self, run_uid: str) -> DurableCheckpoint | None:
+        self._check()
+        return self.saved
 
     def revisions(self, run_uid: str) -> Sequence[Revision]:
         self._check()

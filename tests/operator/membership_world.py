@@ -48,6 +48,7 @@ class Service:
             records.epochs(UID, self.state.epoch),
             world.clock.now(),
             world.clock.wall(),
+            records.saved_checkpoint(UID),
         )
         self.carry_out()
 
@@ -92,6 +93,7 @@ class World:
         self.clock = FakeClock()
         self.records = MemoryRecords([a_revision(sizes, useless, hold)])
         self.durable: list[DurableCheckpoint] = []
+        self.committed = False  # something was saved once, whatever is left of it
         self.agents: dict[int, ModelAgent] = {}
         self.transcript: list[tuple[float, str, Any, Any]] = []
         self._nonces: Iterator[int] = itertools.count(1)
@@ -184,6 +186,7 @@ class World:
 
     def save(self, epoch: int, step: int) -> None:
         checkpoint = DurableCheckpoint(f"step-{step:08d}.e{epoch:04d}", epoch, step)
+        self.committed = True
         if checkpoint not in self.durable:
             self.durable = [*self.durable, checkpoint][-3:]
 

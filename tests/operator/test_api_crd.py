@@ -177,11 +177,12 @@ def test_rules_cover_what_the_models_check_across_fields() -> None:
         "spec.model.config.num_key_value_heads",
         "spec.resources.perNode",
         "spec.resources.processesPerNode",
+        "spec.checkpoint.adopt",
         "spec.checkpoint.durable",
         "spec.output.uri",
     ):
         assert field in said
-    assert len(_rules()) == 31
+    assert len(_rules()) == 32
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_we_do() -> None:

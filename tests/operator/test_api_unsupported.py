@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.operator.api_builders import only_error
+from tests.operator.api_builders import BASE, manifest, only_error
 
 from trainingrun.api import unsupported
+from trainingrun.api.load import parse
 from trainingrun.api.models import TrainingRun
 from trainingrun.api.translate import fields_at
 
@@ -89,6 +90,14 @@ def test_a_cause_that_does_not_act_yet_is_refused() -> None:
     error = only_error(("spec/recovery/limits", [{"cause": "Hang", "max": 1}]))
     assert error.path == "spec.recovery.limits[0].cause"
     assert error.message == "Hang is not supported by this version"
+
+
+def test_adopting_the_checkpoints_of_another_run_is_refused_and_not_adopting_is_not() -> None:
+    error = only_error(("spec/checkpoint/adopt", True))
+    assert error.path == "spec.checkpoint.adopt"
+    assert error.message == "true is not supported by this version"
+    assert error.fix == unsupported.ADOPT_FIX
+    parse(manifest(("spec/checkpoint/adopt", False)), BASE)
 
 
 def test_every_field_of_the_table_is_tried_here() -> None:

@@ -180,13 +180,18 @@ def test_no_usable_checkpoint_fails_the_run_at_once():
     )
 
 
-def test_a_block_that_membership_reports_fails_the_run():
+def test_a_block_that_membership_reports_stalls_the_run_and_does_not_end_it():
     view = training_view(blocked="NoUsableCheckpoint: 3 checkpoints, none can be used")
     run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(view)
     status = written(decide(run.observed(), NOW))
-    assert condition(status, "Failed")["reason"] == "NoUsableCheckpoint"
-    assert condition(status, "Stalled")["status"] == "True"
-    assert status["failure"]["message"] == "3 checkpoints, none can be used"
+    assert condition(status, "Failed")["status"] == "False"
+    assert condition(status, "Ready")["reason"] == "NoUsableCheckpoint"
+    stalled = condition(status, "Stalled")
+    assert (stalled["status"], stalled["message"]) == ("True", "3 checkpoints, none can be used")
+    mended = a_run().pod(0).pod(1).epoch(1, at=START + 2).seen_by_membership(training_view())
+    status = written(decide(mended.status_is(status).observed(), NOW))
+    assert condition(status, "Stalled")["status"] == "False"
+    assert condition(status, "Ready")["reason"] == "Training"
 
 
 # ---- states, and status as a whole

@@ -21,7 +21,7 @@ from trainingrun.cluster.local.podstore import Binding, PodStatus
 from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.ports import Conflict, ControlPort, EventRecord, PodPhase, Records
 from trainingrun.protocol import wire
-from trainingrun.protocol.messages import RunView
+from trainingrun.protocol.messages import DurableCheckpoint, RunView
 
 VIEW = RunView("uid", 3, (), None, False, "", "", None, False)
 
@@ -120,6 +120,19 @@ def test_status_is_written_once_for_a_version(port: LocalPort, tmp_path: Path) -
         port.write_status("demo", {"a": 2}, run.resource_version)
     with pytest.raises(Conflict):
         port.write_status("nobody", {}, "1.1")
+
+
+def test_the_checkpoint_that_the_status_names_is_known_also_to_who_has_no_record_of_it(
+    port: LocalPort, tmp_path: Path
+) -> None:
+    uid = a_run(tmp_path)
+    assert port.saved_checkpoint("nobody") is None
+    assert port.saved_checkpoint(uid) is None
+    run = port.get_run("demo")
+    assert run is not None
+    status = {"checkpoint": {"durable": {"step": 10, "epoch": 2, "manifest": "step-00000010.e0002"}}}
+    port.write_status("demo", status, run.resource_version)
+    assert port.saved_checkpoint(uid) == DurableCheckpoint("step-00000010.e0002", 2, 10)
 
 
 def test_what_membership_knows_is_read_from_it(port: LocalPort) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +158,43 @@ def test_a_checkpoint_location_of_another_run_is_refused(desk: Desk) -> None:
     assert "hint: choose another location" in text
 
 
-def test_a_checkpoint_location_that_is_adopted_or_ones_own_is_fine(desk: Desk) -> None:
+@pytest.mark.parametrize("field", ["spec.checkpoint.location.uri", "spec.output.uri"])
+def test_a_place_below_a_file_is_refused(desk: Desk, field: str) -> None:
+    (desk.folder / "notes.txt").write_text("…")
+    holder = desk.spec["output"] if "output" in field else desk.spec["checkpoint"]["location"]
+    holder["uri"] = "file://notes.txt/deeper/place"
+    with pytest.raises(InvalidManifest) as caught:
+        preflight.check_places(desk.request(), "")
+    uri = f"file://{desk.folder}/notes.txt/deeper/place"
+    problem = f"{field}: {uri}: {desk.folder}/notes.txt is a file, not a folder"
+    assert str(caught.value) == f"{problem}\n  hint: {preflight.WRITABLE}"
+
+
+def test_a_place_that_may_not_be_written_to_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != desk.folder)  # root may write everywhere
+    with pytest.raises(InvalidManifest) as caught:
+        preflight.check_places(desk.request(), "")
+    paths = [error.path for error in caught.value.errors]
+    assert paths == ["spec.checkpoint.location.uri", "spec.output.uri"]
+    assert f"{desk.folder} may not be written to" in str(caught.value)
+
+
+def test_what_is_refused_leaves_no_state_folder(desk: Desk) -> None:
+    (desk.folder / "notes.txt").write_text("…")
+    desk.spec["checkpoint"]["location"]["uri"] = "file://notes.txt"
+    desk.write()
+    command = ["local", "run", "run.yaml", "--trainer-python", sys.executable]
+    assert CliRunner().invoke(app, command).exit_code == 2
+    assert sorted(path.name for path in desk.folder.iterdir()) == ["notes.txt", "run.yaml"]
+
+
+def test_a_checkpoint_location_of_ones_own_is_fine_until_another_run_has_taken_it_over(desk: Desk) -> None:
     desk.trained_by("mine")
     preflight.check_places(desk.request(), "mine")
     (desk.location / "owner.0002.json").write_text(json.dumps({"runUid": "newer", "runName": "b"}))
     with pytest.raises(InvalidManifest):
         preflight.check_places(desk.request(), "mine")
     preflight.check_places(desk.request(), "newer")
-    desk.spec["checkpoint"]["adopt"] = True
-    preflight.check_places(desk.request(), "mine")
 
 
 def test_an_output_folder_with_something_else_in_it_is_refused(desk: Desk) -> None:

@@ -248,7 +248,7 @@ def test_a_damaged_checkpoint_is_not_used_again_and_the_one_before_is():
     agent.rank_dies(exit_code=65, damaged="step-00000100.e0001")
     world.pass_time(10)
     assert world.epoch.epoch == 2
-    assert world.service.view.blocked.startswith("NoUsableCheckpoint: 2 checkpoints were committed")
+    assert world.service.view.blocked.startswith("NoUsableCheckpoint: checkpoints were committed at ")
     world.save(1, 300)
     world.pass_until(lambda: agent.epoch == 3)
     assert world.service.view.blocked == ""
@@ -273,7 +273,21 @@ def test_checkpoints_that_vanished_block_the_run():
     world.agents[0].replaced()
     world.pass_time(30)
     assert world.epoch.epoch == 1
-    assert "not at the checkpoint location any more" in world.service.view.blocked
+    assert "not there any more" in world.service.view.blocked
+
+
+def test_checkpoints_that_vanished_block_a_run_even_if_membership_was_away_meanwhile():
+    for status_knows in (True, False):  # or else the mark at the location does
+        world = World(sizes=(1,)).running(1, seconds=12, saves_every=4)
+        world.records.saved = world.durable[-1] if status_knows else None
+        world.committed = not status_knows
+        world.durable = []
+        world.agents[0].kill()
+        world.service.start()  # it remembers nothing
+        world.agents[0].replaced().saves_every = 0
+        world.pass_time(30)
+        assert world.epoch.epoch == 1
+        assert world.service.view.blocked.startswith("NoUsableCheckpoint")
 
 
 def test_when_rank_0_is_done_the_others_leave_and_its_going_away_is_no_loss():

@@ -21,13 +21,19 @@ def durable(epoch: int, step: int) -> DurableCheckpoint:
     return DurableCheckpoint(f"step-{step:08d}.e{epoch:04d}", epoch, step)
 
 
+def choose(by_slot, saved, damaged, known, *, fresh=None):
+    """`fresh`: omitted, as it follows from the checkpoints that are there."""
+    fresh = not saved if fresh is None else fresh
+    return choose_restore(by_slot, saved, damaged, known, fresh=fresh, location="file:///c")
+
+
 def test_pieces_on_different_nodes_make_one_whole_snapshot():
-    chosen = choose_restore({0: [held(3, 10, *ALL[:2])], 2: [held(3, 10, *ALL[2:])]}, [], [], [])
+    chosen = choose({0: [held(3, 10, *ALL[:2])], 2: [held(3, 10, *ALL[2:])]}, [], [], [])
     assert chosen == Restore(RestoreSource.MEMORY, 10, 3, layout=LAYOUT, holders=(0, 2))
 
 
 def test_a_snapshot_with_a_missing_piece_does_not_count():
-    chosen = choose_restore(
+    chosen = choose(
         {0: [held(3, 11, *ALL[:3]), held(3, 10, *ALL[:2])], 1: [held(3, 10, *ALL[2:])]}, [], [], []
     )
     assert (chosen.source, chosen.step) == (RestoreSource.MEMORY, 10)
@@ -35,36 +41,51 @@ def test_a_snapshot_with_a_missing_piece_does_not_count():
 
 def test_pieces_of_different_layouts_are_never_mixed():
     other = HeldSnapshot(3, 10, (1, 2, 2), ALL[2:])
-    assert (
-        choose_restore({0: [held(3, 10, *ALL[:2])], 1: [other]}, [], [], []).source is RestoreSource.INITIAL
-    )
+    assert choose({0: [held(3, 10, *ALL[:2])], 1: [other]}, [], [], []).source is RestoreSource.INITIAL
 
 
 def test_memory_is_preferred_at_the_same_step_and_durable_when_it_is_newer():
     memory = {0: [held(3, 10, *ALL)]}
-    assert choose_restore(memory, [durable(3, 10)], [], []).source is RestoreSource.MEMORY
-    assert choose_restore(memory, [durable(3, 12)], [], []).source is RestoreSource.DURABLE
+    assert choose(memory, [durable(3, 10)], [], []).source is RestoreSource.MEMORY
+    assert choose(memory, [durable(3, 12)], [], []).source is RestoreSource.DURABLE
 
 
 def test_the_newest_epochs_lineage_wins_over_a_higher_step_of_an_older_epoch():
-    chosen = choose_restore({0: [held(3, 500, *ALL)]}, [durable(4, 450)], [], [])
+    chosen = choose({0: [held(3, 500, *ALL)]}, [durable(4, 450)], [], [])
     assert (chosen.source, chosen.manifest) == (RestoreSource.DURABLE, "step-00000450.e0004")
 
 
 def test_a_snapshot_that_failed_its_checksums_is_not_used_again_but_its_durable_twin_is():
-    chosen = choose_restore({0: [held(3, 10, *ALL)]}, [durable(3, 10)], [memory_name(3, 10)], [])
+    chosen = choose({0: [held(3, 10, *ALL)]}, [durable(3, 10)], [memory_name(3, 10)], [])
     assert chosen.source is RestoreSource.DURABLE
 
 
 def test_fresh_weights_only_when_no_checkpoint_was_ever_known():
-    assert choose_restore({}, [], [], []) == Restore(RestoreSource.INITIAL)
-    blocked = choose_restore({}, [durable(1, 5)], [durable(1, 5).name], [durable(1, 5).name, "gone"])
+    assert choose({}, [], [], []) == Restore(RestoreSource.INITIAL)
+    blocked = choose({}, [durable(1, 5)], [durable(1, 5).name], [durable(1, 5).name, "gone"])
     assert isinstance(blocked, Blocked)
-    assert "damaged: step-00000005.e0001; not at the checkpoint location any more: gone" in blocked.reason
+    assert "committed at file:///c, but none can be used (damaged: step-00000005.e0001; " in blocked.reason
+    assert "not there any more: gone); hint: put back what is missing and the run goes on;" in blocked.reason
+
+
+def test_a_location_that_is_empty_but_not_fresh_blocks_even_who_remembers_nothing():
+    blocked = choose({}, [], [], [], fresh=False)
+    assert isinstance(blocked, Blocked)
+    assert "none is there any more; hint: put back what is missing" in blocked.reason
+
+
+def test_what_is_damaged_cannot_be_put_back_so_the_fix_is_a_new_run():
+    blocked = choose({}, [], [durable(1, 5).name], [])
+    assert isinstance(blocked, Blocked)
+    assert blocked.reason.endswith("); hint: a new run with another location starts afresh")
+
+
+def test_a_damaged_snapshot_says_nothing_of_the_location():
+    assert choose({}, [], [memory_name(1, 5)], []).source is RestoreSource.INITIAL
 
 
 def test_a_long_list_of_lost_checkpoints_is_cut_short():
-    blocked = choose_restore({}, [], [], [f"step-{n}" for n in range(5)])
+    blocked = choose({}, [], [], [f"step-{n}" for n in range(5)])
     assert isinstance(blocked, Blocked)
     assert "step-4, step-3, step-2 and 2 more" in blocked.reason
 
@@ -86,11 +107,11 @@ def test_the_choice_is_whole_undamaged_and_the_newest(snapshots, saved, damaged,
         whole.setdefault(position, set()).update(pieces)
     bad = {durable(*position).name for position in damaged}
     known = {durable(*position).name for position in [*saved, *forgotten]}
-    chosen = choose_restore(by_slot, [durable(*position) for position in saved], bad, known)
+    chosen = choose(by_slot, [durable(*position) for position in saved], bad, known)
     usable = {position for position, pieces in whole.items() if pieces == set(ALL)}
     usable |= {position for position in saved if durable(*position).name not in bad}
     if usable:
         assert isinstance(chosen, Restore)
         assert (chosen.epoch, chosen.step) == max(usable)
     else:
-        assert isinstance(chosen, Blocked) == bool(known)
+        assert isinstance(chosen, Blocked) == bool(known or bad)

@@ -71,7 +71,7 @@ class Line:
         """Joined, and a report that says it is ready."""
         status, reply = await self.post("join", a_join(slot))
         assert status == 200, reply
-        report = Report(f"s{slot}", slot, AgentPhase.IDLE)
+        report = Report(f"s{slot}", slot, AgentPhase.IDLE, location_fresh=True)
         await self.ask("report", report)
         return report
 

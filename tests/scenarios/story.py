@@ -7,6 +7,7 @@ the run that nobody disturbed: bit-equal where the sizes were the same, within a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.ports import EventRecord
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
-STEPS = 150
+STEPS = 400
 FP32_BOUND = 1e-5  # only the order of summation differs
 FP64_BOUND = 1e-9
 
@@ -87,7 +88,10 @@ def check_status(end: Moment, epochs: Sequence[Epoch], steps: int) -> None:
     assert status["progress"]["step"] == steps
     disruptions = status.get("disruptions") or {}
     assert disruptions.get("accountedEpoch", 0) == epochs[-1].epoch
-    lost = sum(max(0, later.previous.last_step - later.restore.step) for later in epochs[1:])
+    lost = sum(
+        max(0, (later.previous.last_step or ended.restore.step) - later.restore.step)
+        for ended, later in itertools.pairwise(epochs)
+    )
     assert disruptions.get("lostSteps", 0) == lost
     goodput = status["goodput"]
     parts = goodput["productiveSeconds"] + sum(part["seconds"] for part in goodput["lost"])

@@ -33,6 +33,7 @@ class AgentProcess:
         spec = {
             "fake": fake,
             "checkpoint": {"location": {"uri": f"file://{folder}/checkpoints"}, "adopt": False},
+            "output": {"uri": f"file://{folder}/model"},
         }
         (self.folder / "spec.json").write_text(json.dumps(options.pop("spec", spec)))
         self.environment = {

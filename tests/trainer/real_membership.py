@@ -18,6 +18,7 @@ from trainingrun.membership.server import serve
 from trainingrun.membership.settings import Settings
 from trainingrun.ports import Conflict
 from trainingrun.protocol import wire
+from trainingrun.protocol.messages import DurableCheckpoint
 from trainingrun.protocol.records import Epoch, Revision, Rung
 
 RUN, UID = "fake", "uid-1"
@@ -34,6 +35,9 @@ class MemoryRecords:
 
     def run_exists(self, run_uid: str) -> str | None:
         return RUN if run_uid == UID else None
+
+    def saved_checkpoint(self, run_uid: str) -> DurableCheckpoint | None:
+        return None
 
     def revisions(self, run_uid: str) -> Sequence[Revision]:
         spec: dict[str, Any] = {"scale": {"minNodes": 1, "maxNodes": 2, "growHoldSeconds": 1}}

@@ -13,8 +13,10 @@ from trainer.agent import exits, facts, last_words
 from trainer.agent.endings import BadConfiguration, Left
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
+from trainer.agent.parts import real_parts
 from trainer.agent.settings import from_environment
 from trainer.agent.strays import reap_strays
+from trainer.agent.survey import Survey
 from trainer.job import Mailbox
 from trainingrun.protocol import names
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind, Progress, Termination
@@ -127,6 +129,21 @@ def test_a_change_is_news_until_it_is_delivered_and_again_after_a_new_join(tmp_p
     assert news.wait_delivered(version, 0)
     news.forget_deliveries()
     assert not news.wait_delivered(version, 0)
+
+
+def test_a_manifest_that_is_not_whole_is_reported_as_damaged(tmp_path: Path) -> None:
+    spec = {"checkpoint": {"location": {"uri": f"file://{tmp_path}"}}}
+    news = News("session", 0, tuple)
+    survey = Survey(lambda: real_parts().look(spec), news)
+    survey.look()
+    assert (news.compose()[1].damaged, news.compose()[1].location_fresh) == ((), True)
+    (tmp_path / "step-00000010.e0001").mkdir()
+    (tmp_path / "step-00000010.e0001" / names.MANIFEST_FILE).write_text("{}")
+    news.change(damaged=("step-00000020.e0001",))
+    survey.look()
+    report = news.compose()[1]
+    assert report.damaged == ("step-00000010.e0001", "step-00000020.e0001")
+    assert (report.durable, report.location_fresh) == ((), False)
 
 
 def test_evidence_is_what_ended_by_itself_with_its_own_words_or_its_last_output(tmp_path: Path) -> None:

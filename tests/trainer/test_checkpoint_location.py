@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.agent.parts import real_parts
 from trainer.checkpoint.durable import Fenced, save, write_fence
-from trainer.checkpoint.location import create_only, newest_fence, owners
+from trainer.checkpoint.location import create_only, newest_fence, open_folder, owners
 from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints, path_of
 from trainer.errors import ConfigError
 
@@ -43,7 +45,45 @@ def test_another_runs_location_is_refused_with_field_owner_and_fix(tmp_path: Pat
         claim(tmp_path, "u2", "second", adopt=False)
     message = str(raised.value)
     assert message.startswith(f"spec.checkpoint.location.uri: '{tmp_path.as_uri()}'")
-    assert "run first (u1)" in message and "adopt: true" in message
+    assert "run first (u1)" in message and "Fix: use another location" in message
+
+
+def test_a_place_that_can_never_be_written_to_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (
+        tmp_path / "file",
+        tmp_path / "file" / "below",
+        tmp_path / ("x" * 300),
+        Path("/proc/none"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            open_folder("spec.output.uri", folder)
+        assert str(raised.value).startswith(f"spec.output.uri: 'file://{folder}': not a folder that can be")
+        assert "Fix: use one that every node may write to" in str(raised.value)
+
+
+def test_a_place_that_is_away_may_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "touch", away)
+    with pytest.raises(OSError, match="Stale file handle"):
+        open_folder("spec.output.uri", tmp_path)
+
+
+def test_an_agent_tries_both_places_before_it_claims_one_of_them(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spec = {
+        "checkpoint": {"location": {"uri": f"file://{tmp_path}/new/c"}, "adopt": False},
+        "output": {"uri": f"file://{tmp_path}/file/model"},
+    }
+    with pytest.raises(ConfigError, match=r"spec\.output\.uri"):
+        real_parts().claim(spec, "u1", "first")
+    assert list((tmp_path / "new" / "c").iterdir()) == []
+    spec["output"]["uri"] = f"file://{tmp_path}/models/first"
+    real_parts().claim(spec, "u1", "first")
+    assert [path.name for path in (tmp_path / "new" / "c").iterdir()] == ["owner.json"]
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_of_many_that_claim_at_once_one_gets_it(tmp_path: Path) -> None:

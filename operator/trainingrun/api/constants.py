@@ -140,6 +140,7 @@ class EventReason(StrEnum):
     CHECKPOINT_SAVED = "CheckpointSaved"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     CHECKPOINT_STALE = "CheckpointStale"
+    NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     MEMBERSHIP_UNREACHABLE = "MembershipUnreachable"
     WAITING_FOR_NODES = "WaitingForNodes"
     COMPLETED = "Completed"

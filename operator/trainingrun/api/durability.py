@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StrictBool
 
-from trainingrun.api import uris
+from trainingrun.api import unsupported, uris
 from trainingrun.api.base import Block
-from trainingrun.api.cel import ABSOLUTE_PATHS, at_most_one, never_changes, rules
+from trainingrun.api.cel import ABSOLUTE_PATHS, at_most_one, never_changes, rule, rules
 from trainingrun.api.constants import Cause
 from trainingrun.api.errors import FieldError
 
@@ -78,7 +78,15 @@ class Checkpoint(Block):
     )
     adopt: StrictBool = Field(
         False,
-        description="Whether the run may continue the checkpoints of another run that it finds at location.",
+        description="Whether the run may continue the checkpoints of another run that it finds at location; "
+        "this version supports false only.",
+        json_schema_extra=rules(
+            rule(
+                "!self",
+                "spec.checkpoint.adopt: true is not supported by this version; "
+                f"hint: {unsupported.ADOPT_FIX}",
+            )
+        ),
     )
     memory: MemoryTier = Field(
         default_factory=lambda: MemoryTier.model_validate({}),
@@ -90,6 +98,10 @@ class Checkpoint(Block):
         description="Checkpoints at location.",
         json_schema_extra={"default": {}},
     )
+
+    def problems(self) -> Iterator[FieldError]:
+        if self.adopt:
+            yield FieldError("adopt", True, "true is not supported by this version", unsupported.ADOPT_FIX)
 
 
 class Limit(Block):

@@ -13,7 +13,7 @@ _SECRET = "remove it; only places that need no secret are supported"
 _ALWAYS_ONE = "remove it; it is always 1"
 
 FIELDS: dict[str, str] = {
-    "spec.suspend": "remove it; delete the run to stop it: a new one with `checkpoint.adopt: true` goes on",
+    "spec.suspend": "remove it; a run is stopped for good by deleting it",
     "spec.managedBy": "remove it",
     "spec.profileRef": "remove it, and write its fields into the manifest",
     "spec.dependsOn": "remove it, and create the run when what it depends on is complete",
@@ -60,6 +60,10 @@ FIELDS: dict[str, str] = {
     "spec.activeDeadlineSeconds": "remove it, and limit spec.training.duration",
     "spec.ttlSecondsAfterFinished": "remove it",
 }
+
+ADOPT_FIX = "remove it, and use another location: a run goes on from its own checkpoints only"
+"""For `spec.checkpoint.adopt: true`, a value that is no name out of a list. Restore points are ordered by the
+number of their epoch, and the epochs of two runs cannot be compared."""
 
 VALUES: dict[str, frozenset[str]] = {
     "spec.task": frozenset({"sft", "dpo", "evaluate", "prepare"}),

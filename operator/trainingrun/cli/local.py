@@ -80,6 +80,7 @@ def run_command(
                 f"  hint: slots are 0 to {request.nodes - 1}"
             )
     console = Console(stderr=True, highlight=False)
+    _check(Store(state.resolve()), request, fresh)  # what is refused leaves nothing, not even a state folder
     cluster = _take(state, python)
     try:
         _prepare(cluster, request, fresh)
@@ -186,6 +187,14 @@ def _checked_python(path: str) -> str:
     return path
 
 
+def _check(store: Store, request: Request, fresh: bool) -> bool:
+    """Whether an unfinished run is continued. Raises UserError when this run cannot be begun as things are."""
+    run = store.run(request.name)
+    continued = check_existing(request, None if fresh else run)
+    check_places(request, run.uid if run is not None else "")
+    return continued
+
+
 def _prepare(cluster: LocalCluster, request: Request, fresh: bool) -> None:
     """Continue what is there, or make room for a new run. Raises UserError."""
     store = cluster.port.store
@@ -193,9 +202,7 @@ def _prepare(cluster: LocalCluster, request: Request, fresh: bool) -> None:
     if run is not None and fresh:
         for path in forget(store, run):
             say(f"--fresh: removed {path}")
-        run = None
-    continued = check_existing(request, run)
-    check_places(request, run.uid if run is not None else "")
+    continued = _check(store, request, fresh)
     if continued and run is not None:
         step = (run.status.get("progress") or {}).get("step", 0)
         say(f"continuing the unfinished run {request.name} (last heard of at step {step})")

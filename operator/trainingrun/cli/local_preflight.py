@@ -29,6 +29,7 @@ from trainingrun.protocol.names import OWNER_FILE
 
 FROZEN = ("task", "model", "data", "training", "resources", "parallelism", "output")
 """Blocks that cannot change once a run exists (the API server enforces the same by CEL)."""
+WRITABLE = "choose a folder that can be made and written to"
 EXPORT_SOURCE_FILE = "source.json"  # the exporter's mark: which run the model is of
 
 
@@ -163,23 +164,37 @@ def _changed_field(run: RunObject, request: Request) -> str:
 
 
 def check_places(request: Request, run_uid: str) -> None:
-    """Refuse a checkpoint location of another run, and an output folder that is not an exported model."""
+    """Refuse a checkpoint location of another run, an output folder that is not an exported model, and both where
+    nothing can be written.
+    """
     errors = []
     uri = request.spec["checkpoint"]["location"]["uri"]
+    if problem := _why_not_writable(request.location):
+        errors.append(FieldError("spec.checkpoint.location.uri", uri, f"{uri}: {problem}", WRITABLE))
     owner = owner_of(request.location)
-    if owner is not None and owner["runUid"] != run_uid and not request.spec["checkpoint"]["adopt"]:
+    if owner is not None and owner["runUid"] != run_uid:
         message = f"{uri} holds the checkpoints of run {owner['runName']} (uid {owner['runUid']})"
         fix = f"choose another location, or remove {request.location}"
         if owner["runName"] == request.name:
             fix += "; that earlier run's state is not in this state directory, so --fresh does not touch it"
         errors.append(FieldError("spec.checkpoint.location.uri", uri, message, fix))
-    output = request.output
-    if output is not None and output.exists() and not _is_replaceable(output):
-        message = f"{request.spec['output']['uri']} exists and is not a model that a run exported"
+    output, uri = request.output, request.spec["output"]["uri"] if request.spec["output"] else ""
+    if output is not None and (problem := _why_not_writable(output.parent)):
+        errors.append(FieldError("spec.output.uri", uri, f"{uri}: {problem}", WRITABLE))
+    elif output is not None and output.exists() and not _is_replaceable(output):
+        message = f"{uri} exists and is not a model that a run exported"
         fix = "choose a folder that does not exist yet; the export replaces the whole folder"
-        errors.append(FieldError("spec.output.uri", request.spec["output"]["uri"], message, fix))
+        errors.append(FieldError("spec.output.uri", uri, message, fix))
     if errors:
         raise InvalidManifest(tuple(errors))
+
+
+def _why_not_writable(folder: Path) -> str:
+    """Why `folder` can be neither made nor written to; "" when nothing is seen that speaks against it."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
+    if not there.is_dir():
+        return f"{there} is a file, not a folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to"
 
 
 def _is_replaceable(output: Path) -> bool:
@@ -192,8 +207,10 @@ def owner_of(location: Path) -> dict[str, str] | None:
     file = later[-1] if later else location / OWNER_FILE
     try:
         owner = json.loads(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise Refused(f"{file} cannot be read: {error.strerror}\n  hint: check the path") from None
     except ValueError:
         raise Refused(f"{file} is not JSON\n  hint: was it edited by hand? remove it if so") from None
     return {"runUid": str(owner.get("runUid", "")), "runName": str(owner.get("runName", ""))}

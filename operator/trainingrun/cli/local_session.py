@@ -30,7 +30,11 @@ from trainingrun.protocol.messages import AgentPhase, RunView, Termination
 
 LOOK_SECONDS = 0.25
 LAST_WORDS_SECONDS = 5.0  # after the end, the other pods may still be writing theirs
-_STALLED = {Reason.PLAN_INFEASIBLE: CliExit.NOTHING_FITS, Reason.INVALID_SPEC: CliExit.BAD_INPUT}
+_STALLED = {
+    Reason.PLAN_INFEASIBLE: CliExit.NOTHING_FITS,
+    Reason.INVALID_SPEC: CliExit.BAD_INPUT,
+    Reason.NO_USABLE_CHECKPOINT: CliExit.RUN_FAILED,
+}
 
 
 @dataclass
@@ -92,7 +96,7 @@ class Session:
             view.show(Scene(known, run.status, self.request.nodes), time.monotonic())
             if over := is_over(run):
                 return over, CliExit.OK if over == "Complete" else CliExit.RUN_FAILED
-            if (code := _stalled_for_good(run)) is not None:
+            if (code := stalled_for_good(run, known)) is not None:
                 return "Failed", code
             self._inject(faults, known)
         return "Stopped", 128 + signal.SIGINT
@@ -163,10 +167,15 @@ class Session:
         return report
 
 
-def _stalled_for_good(run: RunObject) -> CliExit | None:
-    """The exit code when only a changed manifest could help; None while there is hope."""
+def stalled_for_good(run: RunObject, known: RunView | None) -> CliExit | None:
+    """The exit code when only a person can help; None while there is hope. `known`: by membership.
+
+    The status of a run that is continued tells of the last session, until the controller has looked again.
+    """
     stalled = condition(run.status, "Stalled")
-    if stalled.get("status") != "True":
+    if stalled.get("status") != "True" or stalled["observedGeneration"] != run.generation:
+        return None
+    if stalled["reason"] == Reason.NO_USABLE_CHECKPOINT and not (known is not None and known.blocked):
         return None
     return next((code for reason, code in _STALLED.items() if reason == stalled["reason"]), None)
 

@@ -1,7 +1,7 @@
 """When a run is over for good: finished well, or ended by something that no restart can change.
 
-Both are read from pods' last words, so they need no membership; only a block that membership reports is
-its own. Pure; called by `decide`.
+Both are read from pods' last words, so they need no membership. What a person can mend while the run waits
+(membership is blocked) does not end it. Pure; called by `decide`.
 """
 
 from __future__ import annotations
@@ -60,12 +60,4 @@ def hopeless(observed: Observed) -> Failure | None:
             reason = _HOPELESS[ExitCode(end.exit_code)]
             first = Judgement(Cause.APPLICATION, pod.slot, pod.node, end.exit_code, end.message)
             return Failure(reason, end.message, first)
-    view = observed.view
-    if view is not None and view.blocked:
-        word, _, text = view.blocked.partition(":")
-        reason = (
-            Reason(word) if text and word in {item.value for item in Reason} else Reason.NO_USABLE_CHECKPOINT
-        )
-        message = (text or view.blocked).strip()
-        return Failure(reason, message, Judgement(Cause.INFRASTRUCTURE, -1, "", 0, message))
     return None

@@ -90,6 +90,8 @@ def _without_membership(observed: Observed, revision: Revision) -> State:
 
 def _with_membership(observed: Observed, revision: Revision, view: RunView) -> State:
     epoch, wanted = observed.epoch, wanted_size(observed, revision)
+    if view.blocked:
+        return _blocked(view.blocked)
     if epoch is None:
         return _starting(observed, revision, len(view.members))
     smallest = min(rung.nodes for rung in revision.rungs)
@@ -110,6 +112,14 @@ def _with_membership(observed: Observed, revision: Revision, view: RunView) -> S
     else:
         reason = Reason.RECOVERING
     return State(reason, why, busy=reason)
+
+
+def _blocked(why: str) -> State:
+    """Not a failure: the run goes on by itself once a person has mended it, and nothing is lost until then."""
+    word, _, text = why.partition(":")
+    known = text and word in {item.value for item in Reason}
+    reason = Reason(word) if known else Reason.NO_USABLE_CHECKPOINT
+    return State(reason, (text if known else why).strip(), stuck=reason)
 
 
 def _size(observed: Observed, revision: Revision, count: int, wanted: int) -> str:

@@ -17,7 +17,15 @@ from trainingrun.membership.errors import RecordsUnavailable, RunGone
 from trainingrun.membership.settings import Settings
 from trainingrun.membership.state import CreateEpoch, RunState
 from trainingrun.ports import Conflict, Records, Unavailable
-from trainingrun.protocol.messages import Directive, JoinReply, JoinRequest, Poll, Report, RunView
+from trainingrun.protocol.messages import (
+    Directive,
+    DurableCheckpoint,
+    JoinReply,
+    JoinRequest,
+    Poll,
+    Report,
+    RunView,
+)
 from trainingrun.protocol.records import Epoch, Revision
 
 log = logging.getLogger("trainingrun.membership")
@@ -114,7 +122,7 @@ class RunHost:
                 return
             began = self._clock.now()
             try:
-                name, revisions, epochs = await asyncio.to_thread(self._read)
+                name, revisions, epochs, saved = await asyncio.to_thread(self._read)
             except Unavailable as error:
                 raise RecordsUnavailable(f"the records of this run cannot be read now: {error}") from error
             self._read_at = began
@@ -123,15 +131,16 @@ class RunHost:
             self._state.run_gone()
             self._carry_out()
             raise RunGone(f"there is no run with uid {self.run_uid}")
-        self._state.load(revisions, epochs, self._clock.now(), self._clock.wall())
+        self._state.load(revisions, epochs, self._clock.now(), self._clock.wall(), saved)
         self._carry_out()
 
-    def _read(self) -> tuple[str | None, list[Revision], list[Epoch]]:
+    def _read(self) -> tuple[str | None, list[Revision], list[Epoch], DurableCheckpoint | None]:
         name = self._records.run_exists(self.run_uid)
         if name is None:
-            return None, [], []
+            return None, [], [], None
         epochs = list(self._records.epochs(self.run_uid, self._state.epoch))
-        return name, list(self._records.revisions(self.run_uid)), epochs
+        revisions = list(self._records.revisions(self.run_uid))
+        return name, revisions, epochs, self._records.saved_checkpoint(self.run_uid)
 
     def wake(self) -> None:
         """Let every held poll look again."""

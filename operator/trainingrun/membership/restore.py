@@ -2,7 +2,8 @@
 
 The newest of what can be used wins, by (epoch, step): the lineage is the newest epoch's. A memory snapshot
 counts when its pieces, over the members that acknowledged, make one whole copy. Fresh weights are allowed
-only when no checkpoint was ever committed; otherwise the answer is `Blocked` and a person must look.
+only when no checkpoint was ever committed, by all that we remember and by what stands at the location;
+otherwise the answer is `Blocked` and a person must look.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trainingrun.protocol.records import Epoch, Restore, RestoreSource
 
 Coordinates = tuple[int, int, int]
 SHOWN = 3  # names in a message
+_MEMORY = "memory:"  # what was damaged in memory says nothing of the location
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Blocked:
 
 def memory_name(epoch: int, step: int) -> str:
     """How a memory snapshot that failed its checksums is named among `damaged`."""
-    return f"memory:{names.checkpoint_dir(step, epoch)}"
+    return f"{_MEMORY}{names.checkpoint_dir(step, epoch)}"
 
 
 def restore_name(record: Epoch) -> str:
@@ -44,24 +46,29 @@ def choose_restore(
     durable: Iterable[DurableCheckpoint],
     damaged: Collection[str],
     ever_known: Collection[str],
+    *,
+    fresh: bool,
+    location: str,
 ) -> Restore | Blocked:
     """The restore point of a new epoch.
 
     `held`: snapshots by slot, of the members that acknowledged. `durable`: manifests at the location now.
     `damaged`: names that must not be used. `ever_known`: every durable checkpoint that was ever known.
+    `fresh`: every member found that nothing was ever committed at `location`, which is named to people.
     """
     candidates = [*_whole_snapshots(held, damaged), *_durable(durable, damaged)]
     if candidates:
         return max(candidates, key=_newness)
-    if not ever_known:
+    known_bad = {name for name in damaged if not name.startswith(_MEMORY)}
+    if fresh and not ever_known and not known_bad:
         return Restore(RestoreSource.INITIAL)
-    bad, missing = set(ever_known) & set(damaged), set(ever_known) - set(damaged)
-    parts = [f"damaged: {_some(bad)}"] if bad else []
-    parts += [f"not at the checkpoint location any more: {_some(missing)}"] if missing else []
-    return Blocked(
-        f"NoUsableCheckpoint: {len(set(ever_known))} checkpoints were committed and none can be used "
-        f"({'; '.join(parts)}). Put a good one back at the location, or make a new run to start afresh."
-    )
+    missing = set(ever_known) - known_bad
+    parts = [f"damaged: {_some(known_bad)}"] if known_bad else []
+    parts += [f"not there any more: {_some(missing)}"] if missing else []
+    found = f"none can be used ({'; '.join(parts)})" if parts else "none is there any more"
+    afresh = "a new run with another location starts afresh"
+    fix = f"put back what is missing and the run goes on; {afresh}" if missing or not parts else afresh
+    return Blocked(f"NoUsableCheckpoint: checkpoints were committed at {location}, but {found}; hint: {fix}")
 
 
 def newest_in_memory(held: Mapping[int, Sequence[HeldSnapshot]], damaged: Collection[str]) -> int | None:

@@ -80,14 +80,22 @@ class Scene:
 
     def restore(self, members: Iterable[Seat]) -> Restore | Blocked:
         """Where an epoch of these members would start from, by their newest reports."""
-        held = {seat.slot: seat.report.snapshots for seat in members if seat.report is not None}
+        reports = {seat.slot: seat.report for seat in members if seat.report is not None}
+        held = {slot: report.snapshots for slot, report in reports.items()}
         durable = self._durable()
         ever_known = {*self.lineage.durable, *(checkpoint.name for checkpoint in durable)}
-        return choose_restore(held, durable, damage(self.lineage, self.evidence, self.roster), ever_known)
+        damaged = damage(self.lineage, self.evidence, self.roster)
+        fresh = all(report.location_fresh for report in reports.values())
+        return choose_restore(held, durable, damaged, ever_known, fresh=fresh, location=self._location())
 
     def remember_durable(self, checkpoints: Iterable[DurableCheckpoint]) -> None:
         for checkpoint in checkpoints:
             self.lineage.durable[checkpoint.name] = checkpoint.step
+
+    def _location(self) -> str:
+        """The checkpoint location, for people."""
+        checkpoint = self.revision.spec.get("checkpoint") if self.revision is not None else None
+        return str(checkpoint["location"]["uri"]) if checkpoint else "the checkpoint location"
 
     def _durable(self) -> set[DurableCheckpoint]:
         return {c for seat in self.roster.seats if seat.report is not None for c in seat.report.durable}

@@ -25,6 +25,7 @@ from trainingrun.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 from trainingrun.protocol.messages import (
     AgentPhase,
     Directive,
+    DurableCheckpoint,
     JoinReply,
     JoinRequest,
     Poll,
@@ -67,10 +68,22 @@ class RunState:
 
     # records
 
-    def load(self, revisions: Sequence[Revision], epochs: Iterable[Epoch], now: float, wall: float) -> None:
-        """What the records say now. The newest epoch is current, whoever made it."""
+    def load(
+        self,
+        revisions: Sequence[Revision],
+        epochs: Iterable[Epoch],
+        now: float,
+        wall: float,
+        saved: DurableCheckpoint | None = None,
+    ) -> None:
+        """What the records say now. The newest epoch is current, whoever made it.
+
+        `saved` is the checkpoint that the run's status names: no record knows yet what the newest epoch saved.
+        """
         if revisions:
             self._scene.revision = revisions[-1]
+        if saved is not None:
+            self._scene.remember_durable([saved])
         self._adopt(epochs)
         self._step(now, wall)
 

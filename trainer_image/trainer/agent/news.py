@@ -22,7 +22,8 @@ class State:
     epoch: int = 0  # of the ranks that run or ran last
     prepared: str = ""
     activity: str = ""
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()  # found by ranks that read them
+    unreadable: tuple[str, ...] = ()  # found by the survey: their manifest is not whole
     exits: tuple[RankExit, ...] = ()
     durable: tuple[DurableCheckpoint, ...] = ()
     location_fresh: bool = False
@@ -77,7 +78,7 @@ class News:
             snapshots=self._held(),
             durable=state.durable,
             location_fresh=state.location_fresh,
-            damaged=state.damaged,
+            damaged=tuple(sorted({*state.damaged, *state.unreadable})),
             exits=state.exits,
             progress=progress,
         )

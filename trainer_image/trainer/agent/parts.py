@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.checkpoint import manifest
+from trainer.checkpoint.location import open_folder, path_of
 from trainer.config import read_config
 from trainer.output import check_replaceable
 from trainingrun.protocol.messages import DurableCheckpoint
@@ -19,14 +20,21 @@ Spec = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Found:
+    """What is at the checkpoint location now."""
+
+    checkpoints: tuple[DurableCheckpoint, ...]
+    damaged: tuple[str, ...]  # whose manifest is there but not whole
+    fresh: bool  # nothing was ever committed
+
+
+@dataclass(frozen=True)
 class Parts:
     rank_module: str  # main(job: RankJob, local_rank: int) -> None
     data_module: str  # prepare(spec, cache_dir, say) -> Any
     check_spec: Callable[[Spec], object]  # raises TrainerError
     claim: Callable[[Spec, str, str], object]  # (spec, run uid, run name); raises TrainerError
-    look: Callable[
-        [Spec], tuple[tuple[DurableCheckpoint, ...], bool]
-    ]  # (checkpoints, nothing was ever committed)
+    look: Callable[[Spec], Found]
 
 
 def real_parts() -> Parts:
@@ -34,13 +42,16 @@ def real_parts() -> Parts:
 
 
 def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
-    check_replaceable(manifest.path_of(spec["output"]["uri"]))
-    checkpoint = spec["checkpoint"]
-    manifest.claim(
-        manifest.path_of(checkpoint["location"]["uri"]), run_uid, run_name, bool(checkpoint["adopt"])
-    )
+    """Both places that the run writes to: it must not find out after its last step that it cannot."""
+    output, checkpoint = path_of(spec["output"]["uri"]), spec["checkpoint"]
+    location = path_of(checkpoint["location"]["uri"])
+    open_folder("spec.checkpoint.location.uri", location)
+    open_folder("spec.output.uri", output.parent)
+    check_replaceable(output)
+    manifest.claim(location, run_uid, run_name, bool(checkpoint["adopt"]))
 
 
-def _look(spec: Spec) -> tuple[tuple[DurableCheckpoint, ...], bool]:
-    location = manifest.path_of(spec["checkpoint"]["location"]["uri"])
-    return tuple(manifest.list_checkpoints(location)), manifest.location_fresh(location)
+def _look(spec: Spec) -> Found:
+    location = path_of(spec["checkpoint"]["location"]["uri"])
+    checkpoints, damaged = manifest.list_checkpoints(location), manifest.damaged_manifests(location)
+    return Found(tuple(checkpoints), tuple(damaged), manifest.location_fresh(location))

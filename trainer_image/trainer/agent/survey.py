@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 
 from trainer.agent.news import News
+from trainer.agent.parts import Found
 from trainer.errors import TrainerError
-from trainingrun.protocol.messages import DurableCheckpoint
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,7 @@ EVERY_SECONDS = 5.0
 
 
 class Survey:
-    def __init__(self, look: Callable[[], tuple[tuple[DurableCheckpoint, ...], bool]], news: News) -> None:
-        """`look` gives (checkpoints, location_fresh)."""
+    def __init__(self, look: Callable[[], Found], news: News) -> None:
         self._look = look
         self._news = news
         self._looking = threading.Lock()
@@ -37,11 +36,16 @@ class Survey:
     def look(self) -> None:
         with self._looking:
             try:
-                durable, fresh = self._look()
+                found = self._look()
             except (OSError, TrainerError) as error:
                 logger.warning("listing the checkpoint location failed: %s", error)
                 return
-            self._news.change(quietly=True, durable=durable, location_fresh=fresh)
+            self._news.change(
+                quietly=True,
+                durable=found.checkpoints,
+                unreadable=found.damaged,
+                location_fresh=found.fresh,
+            )
 
     def _keep_looking(self) -> None:
         while not self._closing.wait(EVERY_SECONDS):

@@ -74,6 +74,6 @@ class LocationTaken(ConfigError):
             "spec.checkpoint.location.uri",
             location.absolute().as_uri(),
             f"it holds the checkpoints of {owner}",
-            f"give {run_name} its own location, or set spec.checkpoint.adopt: true to continue from there",
+            f"use another location for {run_name}; it cannot go on from the checkpoints of another run",
         )
         self.owner = owner

@@ -7,6 +7,7 @@ Everything here is created once and never changed, so two writers cannot both su
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -21,6 +22,19 @@ from trainingrun.protocol import names
 
 COMMITTED_FILE = "committed"  # a checkpoint was committed here once: an empty location is not a fresh one
 PINS_FOLDER = "pins"
+_FOR_GOOD = frozenset(  # trying again does not help; everything else may be a file system that is away
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
 _FENCE = re.compile(r"^fence-e(\d+)$")
 _OWNER = re.compile(r"^owner(?:\.(\d+))?\.json$")
 
@@ -33,6 +47,27 @@ def path_of(uri: str) -> Path:
             "spec.checkpoint.location.uri", uri, "not a folder that can be used", "use file:///PATH"
         )
     return Path(unquote(parts.path))
+
+
+def open_folder(field: str, folder: Path) -> None:
+    """Make `folder`, and prove that files can be made in it. `field` of the spec names it.
+
+    Raises ConfigError where that can never work, and OSError where it may work later.
+    """
+    probe = folder / f".probe.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        if error.errno not in _FOR_GOOD:
+            raise
+        raise ConfigError(
+            field,
+            f"file://{folder}",
+            f"not a folder that can be written to: {error.strerror}",
+            "use one that every node may write to",
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

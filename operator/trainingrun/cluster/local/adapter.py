@@ -23,7 +23,7 @@ from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.cluster.local.store import Store, clock
 from trainingrun.ports import EventRecord, Node, Pod, PodPhase, PodTemplate, RunObject
 from trainingrun.protocol import wire
-from trainingrun.protocol.messages import RunView
+from trainingrun.protocol.messages import DurableCheckpoint, RunView
 from trainingrun.protocol.names import ENV_POD_UID
 from trainingrun.protocol.records import Epoch, Revision
 
@@ -49,6 +49,12 @@ class LocalPort:
 
     def run_exists(self, run_uid: str) -> str | None:
         return self.store.name_of(run_uid)
+
+    def saved_checkpoint(self, run_uid: str) -> DurableCheckpoint | None:
+        name = self._any_name_of(run_uid)
+        run = self.store.run(name) if name is not None else None
+        saved = ((run.status if run is not None else {}).get("checkpoint") or {}).get("durable")
+        return None if saved is None else DurableCheckpoint(saved["manifest"], saved["epoch"], saved["step"])
 
     def revisions(self, run_uid: str) -> Sequence[Revision]:
         name = self._any_name_of(run_uid)
