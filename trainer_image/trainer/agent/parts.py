@@ -30,11 +30,14 @@ class Parts:
 
 
 def real_parts() -> Parts:
-    return Parts("trainer.rank", "trainer.data.prepare", read_config, _claim, _look)
+    return Parts("trainer.rank", "trainer.data.prepare", _check, _claim, _look)
+
+
+def _check(spec: Spec) -> None:
+    check_replaceable(read_config(spec).output)
 
 
 def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
-    check_replaceable(manifest.path_of(spec["output"]["uri"]))
     checkpoint = spec["checkpoint"]
     manifest.claim(
         manifest.path_of(checkpoint["location"]["uri"]), run_uid, run_name, bool(checkpoint["adopt"])
