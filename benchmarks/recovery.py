@@ -162,11 +162,7 @@ def ours(rows: Rows, tries: int) -> dict[str, Any]:
             )
         progress = line.wait_for(lambda now: now.view and now.view.progress, "progress")
         snapshots = [row["step"] for row in Metrics(line).rows() if row.get("snapshotSeconds") is not None]
-        gaps = [
-            later - earlier
-            for earlier, later in itertools.pairwise(snapshots)
-            if later > earlier
-        ]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(snapshots) if later > earlier]
         return {
             "snapshot_every_steps": statistics.median(gaps) if gaps else None,
             "snapshot_stall_permille": progress.summary.snapshot_stall_permille,

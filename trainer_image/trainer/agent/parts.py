@@ -38,16 +38,19 @@ class Parts:
 
 
 def real_parts() -> Parts:
-    return Parts("trainer.rank", "trainer.data.prepare", read_config, _claim, _look)
+    return Parts("trainer.rank", "trainer.data.prepare", _check, _claim, _look)
+
+
+def _check(spec: Spec) -> None:
+    check_replaceable(read_config(spec).output)
 
 
 def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
     """Both places that the run writes to: it must not find out after its last step that it cannot."""
-    output, checkpoint = path_of(spec["output"]["uri"]), spec["checkpoint"]
+    checkpoint = spec["checkpoint"]
     location = path_of(checkpoint["location"]["uri"])
     open_folder("spec.checkpoint.location.uri", location)
-    open_folder("spec.output.uri", output.parent)
-    check_replaceable(output)
+    open_folder("spec.output.uri", path_of(spec["output"]["uri"]).parent)
     manifest.claim(location, run_uid, run_name, bool(checkpoint["adopt"]))
 
 
