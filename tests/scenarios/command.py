@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -57,11 +57,11 @@ class Command:
         self._process.communicate()
         self._talk.close()
 
-    def wait_until_it_says(self, text: str, timeout_seconds: float = 120.0) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_seconds: float = 120.0) -> None:
         deadline = time.monotonic() + timeout_seconds
-        while text not in self.err():
-            assert self._process.poll() is None, f"ended without {text!r}:\n{self.err()}"
-            assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s: {text!r}\n{self.err()}"
+        while not condition():
+            assert self._process.poll() is None, f"ended before {what}:\n{self.err()}"
+            assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s: {what}\n{self.err()}"
             time.sleep(LOOK_SECONDS)
 
     def interrupt(self) -> None:

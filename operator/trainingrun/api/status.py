@@ -255,6 +255,19 @@ class EndedMember(StatusBlock):
     message: str = Field("", max_length=FAILURE_MESSAGE_LIMIT, description="Its last output.")
 
 
+class Stepping(StatusBlock):
+    """What the newest epoch had reached when last heard of, should nobody be left to tell it to the next record."""
+
+    epoch: Count = Field(description="Its number.")
+    first_step: Count = Field(description="First step that it trained.")
+    first_step_at_millis: Count = Field(description="When that step ended, in milliseconds since 1970.")
+    last_step: Count = Field(description="Newest step.")
+    last_step_at_millis: Count = Field(description="When that step ended, in milliseconds since 1970.")
+    tokens: Count = Field(description="Tokens of the run at that step.")
+    step_micros: Count = Field(description="Time of a step, in microseconds.")
+    snapshot_stall_permille: Count = Field(0, description="Share of the time spent on memory snapshots.")
+
+
 class Accounting(StatusBlock):
     """What the controller goes on counting from after its own restart. For programs, not for people."""
 
@@ -276,6 +289,9 @@ class Accounting(StatusBlock):
         json_schema_extra={_LIST_MAP: "atomic"},
     )
     streak: Streak | None = Field(None, description="Restarts without progress.")
+    stepping: Stepping | None = Field(
+        None, description="What the newest epoch had reached when last heard of."
+    )
     ended: list[EndedMember] = Field(
         default=[],
         max_length=8,

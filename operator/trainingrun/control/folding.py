@@ -16,7 +16,7 @@ from trainingrun.control.failures import Judgement, evidence_is_complete, is_dis
 from trainingrun.control.ledger import close_epoch, millis, steps_lost, summary_of
 from trainingrun.control.observed import Observed
 from trainingrun.control.policy import Policy
-from trainingrun.control.remembered import member_pods
+from trainingrun.control.remembered import member_pods, with_what_is_remembered
 from trainingrun.protocol.records import Epoch, EpochSummary
 
 _MOMENTS = 64
@@ -45,7 +45,8 @@ def fold(observed: Observed, counters: Counters, now: float, policy: Policy, *, 
     pods = member_pods(observed)
     failure: Failure | None = None
     folded: list[Epoch] = []
-    for record in observed.fresh:
+    for recorded in observed.fresh:
+        record = with_what_is_remembered(observed, before, recorded)
         judgement = None
         if is_disruption(record):
             deadline = record.created_at + policy.evidence_seconds

@@ -1,5 +1,7 @@
-"""How members ended, kept until their epoch is accounted for: a pod may be gone before membership tells of
-its loss.
+"""What status keeps until its epoch is accounted for, because nobody may be left to tell it then.
+
+How members ended: a pod may be gone before membership tells of its loss. How far the epoch had come: when membership
+and all agents are gone at once, the next record knows nothing of it.
 
 A failed pod is deleted at once, because its seat needs a new one; its last words are what the cause of the
 disruption is judged by. So status keeps them, for the few pods that matter, until the record that follows
@@ -9,12 +11,13 @@ is folded. Pure; read by `folding`, written by `decide`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trainingrun.control.observed import ENDED, Observed
 from trainingrun.ports import Pod, PodPhase
 from trainingrun.protocol.messages import Termination
-from trainingrun.protocol.records import Epoch
+from trainingrun.protocol.records import Epoch, EpochSummary
 
 MOST_ENDS = 8  # a burst has one cause; the first few pods tell it
 _MESSAGE_BYTES = 1024
@@ -77,3 +80,58 @@ def _write(pod: Pod) -> dict[str, Any]:
     if pod.termination is not None:
         data |= {"exitCode": pod.termination.exit_code, "end": pod.termination.reason}
     return data
+
+
+def stepping_to_keep(observed: Observed) -> dict[str, Any] | None:
+    """The block `status.accounting.stepping`: of the newest epoch, as heard now or as remembered."""
+    epoch = observed.epoch
+    if epoch is None:
+        return None
+    known = _remembered(observed)
+    if observed.view is not None and observed.view.progress is not None:
+        known = _further(known, observed.view.progress.summary, epoch.epoch)
+    if known is None or known.epoch != epoch.epoch:
+        return None
+    return {
+        "epoch": known.epoch,
+        "firstStep": known.first_step,
+        "firstStepAtMillis": round(known.first_step_at * 1e3),
+        "lastStep": known.last_step,
+        "lastStepAtMillis": round(known.last_step_at * 1e3),
+        "tokens": known.tokens,
+        "stepMicros": round(known.step_seconds * 1e6),
+        "snapshotStallPermille": known.snapshot_stall_permille,
+    }
+
+
+def with_what_is_remembered(observed: Observed, before: Epoch | None, record: Epoch) -> Epoch:
+    """The record, with what the epoch before it had reached by our own memory if the record knows less."""
+    if before is None:
+        return record
+    previous = _further(record.previous, _remembered(observed), before.epoch)
+    return record if previous is None else replace(record, previous=previous)
+
+
+def _further(one: EpochSummary | None, other: EpochSummary | None, epoch: int) -> EpochSummary | None:
+    """The one of these that is of the epoch and knows more of it; the first when neither is."""
+    if other is None or other.epoch != epoch or other.first_step_at <= 0:
+        return one
+    if one is None or one.epoch != epoch or one.last_step < other.last_step:
+        return other
+    return one
+
+
+def _remembered(observed: Observed) -> EpochSummary | None:
+    data = (observed.run.status.get("accounting") or {}).get("stepping")
+    if not data:
+        return None
+    return EpochSummary(
+        epoch=data["epoch"],
+        first_step_at=data["firstStepAtMillis"] / 1e3,
+        first_step=data["firstStep"],
+        last_step=data["lastStep"],
+        last_step_at=data["lastStepAtMillis"] / 1e3,
+        tokens=data["tokens"],
+        step_seconds=data["stepMicros"] / 1e6,
+        snapshot_stall_permille=data.get("snapshotStallPermille", 0),
+    )

@@ -21,7 +21,7 @@ from trainingrun.control.ledger import Ledger
 from trainingrun.control.observed import Observed
 from trainingrun.control.planned import plan_block
 from trainingrun.control.policy import Policy
-from trainingrun.control.remembered import ends_to_keep
+from trainingrun.control.remembered import ends_to_keep, stepping_to_keep
 from trainingrun.control.seats import wanted_size
 from trainingrun.control.state import State, joining_nodes, training_nodes
 from trainingrun.ports import PodPhase
@@ -77,6 +77,9 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
     ended = ends_to_keep(observed, report.newest_accounted)
     if ended and not report.over:
         status["accounting"]["ended"] = ended
+    stepping = stepping_to_keep(observed)
+    if stepping is not None and not report.over:
+        status["accounting"]["stepping"] = stepping
     durable = checkpoint.get("durable")
     if durable is not None:
         status["accounting"]["durableSince"] = _durable_since(observed.run.status, durable, now)
@@ -109,6 +112,8 @@ def _steady(status: Mapping[str, Any]) -> dict[str, Any]:
     kept["hasProgress"] = bool(status.get("progress"))
     if "plan" in kept:
         kept["plan"] = {key: value for key, value in kept["plan"].items() if key != "stepMillis"}
+    if "accounting" in kept:
+        kept["accounting"] = {key: value for key, value in kept["accounting"].items() if key != "stepping"}
     if "checkpoint" in kept:
         kept["checkpoint"] = {key: value for key, value in kept["checkpoint"].items() if key != "memoryStep"}
     return kept
