@@ -264,7 +264,7 @@ def test_a_run_that_is_over_is_refused_by_the_command(desk: Desk) -> None:
 def test_status_lists_runs_and_one_as_json(desk: Desk) -> None:
     desk.stored(progress={"step": 3, "totalSteps": 300, "loss": "6.1"}, membership={"epoch": 2})
     result = _invoke("status")
-    assert result.stdout.splitlines()[1].split() == [NAME, "Pending", "3/300", "6.1", "2"]
+    assert result.stdout.splitlines()[1].split() == [NAME, "Stopped", "3/300", "6.1", "2"]
     assert json.loads(_invoke("status", NAME, "-o", "json").stdout)["status"]["progress"]["step"] == 3
     missing = _invoke("status", "nobody")
     assert missing.exit_code == 5
@@ -274,6 +274,10 @@ def test_status_lists_runs_and_one_as_json(desk: Desk) -> None:
 def test_clean_removes_runs_and_what_they_wrote(desk: Desk) -> None:
     run = desk.stored(**over("Complete"))
     desk.trained_by(run.uid)
+    vague = _invoke("clean")
+    assert vague.exit_code == 2
+    assert f"hint: name one of {NAME}, or use --all" in vague.stderr
+    assert desk.store.run_names() == [NAME]
     result = _invoke("clean", NAME)
     assert result.exit_code == 0
     assert f"removed {desk.location}" in result.stderr

@@ -112,8 +112,9 @@ def test_a_failure_without_a_cause_gives_its_reason() -> None:
 def test_a_run_that_never_began_has_a_report_too() -> None:
     text = render(a_report({}, "Stopped"))
     assert "run demo was stopped" in text
-    assert "final loss -" in text
-    assert "checkpoint" not in text
+    assert "   loss -" in text
+    assert "will begin again from step 0" in text
+    assert "\ncheckpoint " not in text
 
 
 def test_the_held_out_loss_is_beside_the_entropies_of_the_same_tokens() -> None:

@@ -78,6 +78,7 @@ def _write(model: PreTrainedModel, prepared: PreparedData, source: dict[str, Any
     tensors = {key: tensor.detach().contiguous() for key, tensor in model.named_parameters()}
     metadata = {"format": "pt"} | {key: str(value) for key, value in source.items()}
     save_file(tensors, folder / _WEIGHTS_FILE, metadata=metadata)
+    (folder / _WEIGHTS_FILE).chmod(0o644)  # like its neighbours: a model is there to be read
     size = (folder / _WEIGHTS_FILE).stat().st_size
     (folder / SOURCE_FILE).write_text(json.dumps(source | {"bytes": size}, indent=1) + "\n")
     for path in folder.iterdir():

@@ -31,6 +31,7 @@ from trainingrun.cli.local_session import Session, continue_hint
 from trainingrun.cli.output import Format, document, emit, say, table
 from trainingrun.cli.report import heldout_line, reason_of, render
 from trainingrun.cluster.local.cluster import DidNotStart, LocalCluster, StateInUse
+from trainingrun.cluster.local.files import is_held
 from trainingrun.cluster.local.store import Store
 
 DEFAULT_STATE = Path(".trainingrun")
@@ -125,21 +126,28 @@ def status_command(
         emit(document(data if name is None else data[0], output))
         return
     rows = []
+    running = is_held(store.layout.lock)
     for run in found:
         progress, membership = run.status.get("progress") or {}, run.status.get("membership") or {}
         step = f"{progress['step']}/{progress['totalSteps']}" if progress else "-"
-        word = is_over(run) or reason_of(run.status, "Ready") or "Pending"
+        word = is_over(run) or (reason_of(run.status, "Ready") or "Pending" if running else "Stopped")
         rows.append((run.name, word, step, str(progress.get("loss", "-")), str(membership.get("epoch", 0))))
     emit(table(("NAME", "STATE", "STEP", "LOSS", "EPOCH"), rows))
 
 
 @local_app.command("clean")
 def clean_command(
-    name: Annotated[str | None, typer.Argument(help="One run; without it all runs of the folder.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The run to remove.")] = None,
     state: State = DEFAULT_STATE,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all runs of the folder.")] = False,
 ) -> None:
-    """Remove runs: their state, and the checkpoints and models that they wrote. Nothing else is touched."""
+    """Remove a run: its state, and the checkpoints and models that it wrote. Nothing else is touched."""
     store = Store(state.resolve())
+    if (name is None) != everything:
+        raise Refused(
+            "local clean: which run? Checkpoints and models are removed with it\n"
+            f"  hint: name one of {', '.join(store.run_names()) or 'none'}, or use --all"
+        )
     names = _names(store, name)
     cluster = _take(state, "")  # refuses while they run; ends what a killed one left behind
     try:

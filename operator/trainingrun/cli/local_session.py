@@ -69,7 +69,8 @@ class Session:
         """
         if not report.export or not self.request.spec["data"]["validation"]:
             return report
-        self.console.print("measuring the exported model on held-out text …", style="dim")
+        what = "the run is complete; measuring the exported model on held-out text (Ctrl-C is safe) …"
+        self.console.print(what, style="dim")
         cache = self.cluster.layout.cache
         figures = evaluate(self.trainer_python, report.export, self.request.spec, cache)
         return replace(report, heldout=figures)

@@ -42,6 +42,7 @@ class Report:
     lost_steps: int = 0
     disruptions: Sequence[Mapping[str, Any]] = ()
     checkpoint: str = ""
+    checkpoint_step: int = 0
     export: str = ""
     failure: Mapping[str, Any] | None = None
     heldout: Mapping[str, float] | None = None
@@ -64,7 +65,8 @@ def build_report(
     progress = status.get("progress") or {}
     goodput = status.get("goodput") or {}
     disruptions = status.get("disruptions") or {}
-    manifest = ((status.get("checkpoint") or {}).get("durable") or {}).get("manifest", "")
+    durable = (status.get("checkpoint") or {}).get("durable") or {}
+    manifest = durable.get("manifest", "")
     failure = status.get("failure")
     export = (status.get("output") or {}).get("export", "")
     if last_words is not None:
@@ -85,6 +87,7 @@ def build_report(
         lost_seconds={item["part"]: item["seconds"] for item in goodput.get("lost") or []},
         lost_steps=disruptions.get("lostSteps", 0),
         disruptions=list(disruptions.get("recent") or []),
+        checkpoint_step=durable.get("step", 0),
         checkpoint=f"{location.rstrip('/')}/{manifest}" if manifest else "",
         export=export,
         failure=failure,
@@ -105,7 +108,7 @@ def reason_of(status: Mapping[str, Any], kind: str) -> str:
 
 def render(report: Report) -> str:
     """The report as text, but for the held-out figures: short blocks, a line for each fact, no colour."""
-    blocks = [_summary(report), _lost(report), _disruptions(report), _places(report)]
+    blocks = [_summary(report), _stopped(report), _lost(report), _disruptions(report), _places(report)]
     if report.failure is not None:
         blocks.append(_failure(report))
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -115,12 +118,28 @@ def _summary(report: Report) -> list[str]:
     words = {"Complete": "is complete", "Failed": "failed", "Stopped": "was stopped"}
     loss = "-" if report.loss is None else f"{report.loss:.4f}"
     steps = f"{report.step}/{report.total_steps}" if report.total_steps else str(report.step)
+    newest = "loss" if report.outcome == "Stopped" else "final loss"
     return [
         f"run {report.run} {words.get(report.outcome, report.outcome)}",
-        f"  steps    {steps}   tokens {report.tokens:,}   final loss {loss}   epochs {report.epochs}",
+        f"  steps    {steps}   tokens {report.tokens:,}   {newest} {loss}   epochs {report.epochs}",
         f"  wall     {duration(report.wall_seconds)}   productive {duration(report.productive_seconds)}"
         f"   goodput {report.goodput_permille / 10:.1f} %",
     ]
+
+
+def _stopped(report: Report) -> list[str]:
+    """What stopping costs: memory is gone, so training goes on from the newest durable checkpoint."""
+    if report.outcome != "Stopped":
+        return []
+    if not report.checkpoint:
+        return ["no checkpoint was saved yet: the run will begin again from step 0"]
+    step = report.checkpoint_step
+    again = (
+        f"the {report.step - step} steps after it are trained again"
+        if report.step > step
+        else "no step is lost"
+    )
+    return [f"it will go on from step {step}, the newest durable checkpoint: {again}"]
 
 
 def _lost(report: Report) -> list[str]:
