@@ -95,6 +95,12 @@ def test_a_member_that_was_there_but_did_not_answer_is_a_hang():
     [
         (1, "ValueError: bad sample", "Application"),
         (134, "terminate called", "Application"),
+        (
+            1,
+            "SaveFailed: checkpoint step-00000010.e0001 was not saved: No space left on device",
+            "Infrastructure",
+        ),
+        (255, "killed, because its fork server died", "Infrastructure"),
         (1, "torch.OutOfMemoryError: CUDA out of memory", "OutOfMemory"),
         (1, "MemoryError", "OutOfMemory"),
         (137, "", "Infrastructure"),

@@ -240,6 +240,9 @@ async def test_a_bad_message_is_refused_with_the_path_of_what_is_wrong():
             (json.dumps({**good, "slot": "zero"}).encode(), "$.slot: expected int, got 'zero'"),
             (json.dumps({**good, "protocol": [1]}).encode(), "$.protocol: expected 2 items, got 1"),
             (json.dumps({k: v for k, v in good.items() if k != "node"}).encode(), "$.node: missing"),
+            (json.dumps({**good, "slot": -5}).encode(), "$.slot: no agent has such a value"),
+            (json.dumps({**good, "session": ""}).encode(), "$.session: no agent has such a value"),
+            (b"[" * 4000, "$: not JSON"),
             (b'"' + b"x" * 5000 + b'"', "$: Maximum request body size 4096 exceeded"),
         ):
             status, reply = await line.post("join", body)

@@ -182,6 +182,28 @@ def test_a_run_whose_checkpoints_are_taken_away_waits_for_them_and_goes_on_when_
     assert [epoch.restore.manifest for epoch in epochs] == ["", taken[-1]]
 
 
+def test_storage_that_is_away_for_a_while_stops_nothing(calm: Told, tmp_path: Path) -> None:
+    location, aside = location_of(tmp_path), tmp_path / "aside"
+
+    def story(line: LocalLine) -> None:
+        line.wait_for(lambda now: now.step and committed(location), "a checkpoint")
+        location.rename(aside)
+        location.write_text("no folder: every save fails")
+        line.wait_for(told_of_failure, "word of a failed save")
+        location.unlink()
+        aside.rename(location)
+
+    after = told(tmp_path, story, steps=STEPS, **DURABLE_ONLY)
+    assert after.triggers == [Trigger.STARTED]
+    assert after.losses.furthest_from(calm.losses) == 0.0
+    assert committed(location)[-1].startswith(f"step-{STEPS:08d}")
+
+
+def told_of_failure(now: Moment) -> bool:
+    members = now.view.members if now.view is not None else ()
+    return any("saving failed" in member.activity for member in members)
+
+
 def stalled(moment: Moment) -> list[str]:
     """The message, if the run stands still because no checkpoint can be used."""
     return [

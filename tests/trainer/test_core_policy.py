@@ -105,3 +105,16 @@ def test_the_newest_known_checkpoint_is_carried_over_until_a_newer_one_is_commit
     assert (restored.summary.durable, restored.summary.durable_step) == ("step-00000008.e0001", 8)
     reporter.saved("step-00000030.e0003", 30)
     assert (reporter.summary.durable, reporter.summary.durable_step) == ("step-00000030.e0003", 30)
+
+
+def test_a_failed_save_is_tried_again_after_pauses_that_double() -> None:
+    policy = DurablePolicy(60.0, None, now=0.0)
+    policy.failed(60.0)
+    assert not policy.due(1, 64.9)
+    assert policy.due(1, 65.0)
+    policy.failed(65.0)
+    assert not policy.due(1, 74.9)
+    assert policy.due(1, 75.0)
+    policy.saved(75.0)
+    assert not policy.due(1, 134.9)
+    assert policy.due(1, 135.0)

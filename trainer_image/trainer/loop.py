@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
+from trainer.checkpoint.errors import SaveFailed
 from trainer.checkpoint.restore import from_durable, from_snapshots
 from trainer.config import TrainerConfig
 from trainer.data.batches import BatchReader
@@ -32,6 +33,14 @@ from trainer.step import StepResult, StepRunner, Votes
 from trainingrun.protocol.records import RestoreSource
 
 log = logging.getLogger(__name__)
+
+FINAL_SAVE_WAITS = (
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+)  # seconds; the last step must not be lost to a moment's trouble
 
 
 @dataclass
@@ -77,9 +86,10 @@ def train(run: Run) -> Result:
             snapshot(run)
         if step == run.config.total_steps:
             break
-        if result.agreed.durable or (result.agreed.pause and not run.snapshots.on):
-            save(run)
-        if result.agreed.pause:
+        kept = run.snapshots.on
+        if result.agreed.durable or (result.agreed.pause and not kept):
+            kept = bool(try_to_save(run)) or kept
+        if result.agreed.pause and kept:
             return paused(run)
     return done(run)
 
@@ -139,6 +149,27 @@ def snapshot(run: Run) -> None:
     run.snapshot_policy.taken(run.state.step)
 
 
+def try_to_save(run: Run) -> str:
+    """Collective, and so is its failure: storage that is full or away for a while must not stop training. "" then."""
+    try:
+        return save(run)
+    except SaveFailed as error:
+        log.error("step %d: %s; training goes on", run.state.step, error)
+        run.durable_policy.failed(time.monotonic())
+        run.metrics.write(run.state.step, saveFailed=str(error))
+        say(run, f"saving failed ({error.problem}); training goes on")
+        return ""
+
+
+def save_at_last(run: Run) -> str:
+    """As `save`, with a little patience. Raises SaveFailed on all ranks when it is used up."""
+    for seconds in FINAL_SAVE_WAITS:
+        if name := try_to_save(run):
+            return name
+        time.sleep(seconds)
+    return save(run)
+
+
 def save(run: Run) -> str:
     say(run, "saving")
     name = run.durable.save()
@@ -168,7 +199,7 @@ def done(run: Run) -> Result:
         run.reporter.saved(name, run.state.step)
         post(run)
     else:
-        name = save(run)
+        name = save_at_last(run)
     result = Result("Done", run.state.step, manifest=name)
     if not run.leads:
         return result

@@ -12,6 +12,8 @@ from collections import deque
 from statistics import median
 
 STALL_SHARE = 0.02
+RETRY_SECONDS = 5.0  # after a failed save
+RETRY_CAP_SECONDS = 300.0
 _STEPS_KEPT = 50
 _SNAPSHOTS_KEPT = 5
 
@@ -58,11 +60,21 @@ class DurablePolicy:
         self._seconds = interval_seconds
         self._steps = interval_steps
         self._last_at = now
+        self._again_at = 0.0
+        self._failures = 0
 
     def saved(self, now: float) -> None:
         self._last_at = now
+        self._failures = 0
+
+    def failed(self, now: float) -> None:
+        """The checkpoint was not made: try again after a pause that doubles from failure to failure."""
+        self._again_at = now + min(RETRY_SECONDS * 2.0**self._failures, RETRY_CAP_SECONDS)
+        self._failures += 1
 
     def due(self, step: int, now: float) -> bool:
         """Whether to save after `step`. Step intervals are multiples, so they do not depend on restarts."""
+        if self._failures:
+            return now >= self._again_at
         by_time = self._seconds is not None and now - self._last_at >= self._seconds
         return by_time or (self._steps is not None and self._steps > 0 and step % self._steps == 0)

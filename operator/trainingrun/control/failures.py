@@ -40,6 +40,8 @@ _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError|cannot allocate memory|OOM.?Kill", re.I
 )
 _HANG = re.compile(r"watchdog|no step for|timed? ?out (waiting|after)|hang detected", re.I)
+# What ends ranks without being the work of the training code: storage, and the server that they are forked from.
+_SURROUNDINGS = re.compile(r"checkpoint \S+ was not saved|its fork server died")
 # What a rank says when the other end of a collective went away.
 _BROKEN_COLLECTIVE = re.compile(
     r"connection (closed|reset|refused) by|connection (closed|reset|was closed)|broken pipe|DistBackendError"
@@ -174,6 +176,12 @@ def _out_of_memory(evidence: Evidence) -> Cause | None:
     return Cause.OUT_OF_MEMORY if any(_OUT_OF_MEMORY.search(text) for text in words) else None
 
 
+def _surroundings(evidence: Evidence) -> Cause | None:
+    """A checkpoint could not be written for good, or the server that ranks are forked from was killed."""
+    found = any(_SURROUNDINGS.search(end.message) for end in evidence.exits)
+    return Cause.INFRASTRUCTURE if found else None
+
+
 def _hang(evidence: Evidence) -> Cause | None:
     """The agent was there but its ranks did not answer, or a watchdog ended a collective that nobody left."""
     unresponsive = any(lost.reason == "Unresponsive" for lost in evidence.lost)
@@ -202,6 +210,7 @@ RULES: tuple[Callable[[Evidence], Cause | None], ...] = (
     _damaged_checkpoint,
     _dead_node,
     _out_of_memory,
+    _surroundings,
     _hang,
     _lost_to_its_own_error,
     _raised,

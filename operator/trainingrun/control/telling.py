@@ -81,7 +81,7 @@ def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
     came = ", ".join(member.node for member in record.members if member.slot not in old)
     grown = len(record.members) >= len(ended.members)
     reason = EventReason.GROWN if grown else EventReason.SHRUNK
-    text = f"{came or 'members'} joined: " if grown else ""
+    text = f"{came} joined: " if grown and came else ""
     text += f"{_step_of_size(ended, record)}, {shape}, {_from(record)}"
     return EventRecord(now, "Normal", reason, text)
 

@@ -118,10 +118,11 @@ async def _read(kind: type[T], request: web.Request) -> T:
         return wire.from_json(kind, json.loads(await request.text()))
     except web.HTTPRequestEntityTooLarge as error:
         raise BadMessage(f"$: {error.text}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadMessage(f"$: not JSON: {error}") from error
     except wire.WireError as error:
         raise BadMessage(str(error)) from error
+    except (ValueError, LookupError, RecursionError, web.RequestPayloadError) as error:
+        # not JSON, numbers beyond all measure, an unknown character set, nesting without end, a broken gzip body
+        raise BadMessage(f"$: not JSON: {str(error)[:200]}") from error
 
 
 def _reply(message: object) -> web.Response:

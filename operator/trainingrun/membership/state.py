@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trainingrun.membership import directives
 from trainingrun.membership.begin import Stage
-from trainingrun.membership.errors import ProtocolMismatch, RunGone
+from trainingrun.membership.errors import BadMessage, ProtocolMismatch, RunGone
 from trainingrun.membership.evidence import Evidence
 from trainingrun.membership.lineage import Lineage
 from trainingrun.membership.proposal import CreateEpoch, Effect, Note, Proposer
@@ -37,6 +37,7 @@ from trainingrun.protocol.records import Epoch, Revision
 
 __all__ = ["CreateEpoch", "Effect", "Note", "RunState"]
 
+MOST_SEATS = 1 << 20
 STEP_AT_ONCE_MEMBERS = 64
 
 
@@ -122,6 +123,7 @@ class RunState:
                 f"agent speaks protocol {lowest}-{highest}, this service {PROTOCOL_MIN}-{PROTOCOL_MAX}: "
                 f"use an image of the operator's version"
             )
+        _check_join(request)
         self._watch_self(now)
         seat = self._scene.roster.join(request, now)
         self._note(
@@ -307,3 +309,21 @@ class RunState:
 def _decisive(report: Report) -> tuple[object, ...]:
     """What of a report can change a decision at once; the rest is looked at by the next tick."""
     return (report.phase, report.epoch, report.prepared, report.damaged, len(report.exits))
+
+
+def _check_join(request: JoinRequest) -> None:
+    """Raises BadMessage for what no agent can be."""
+    wrong = [
+        name
+        for name, good in (
+            ("slot", 0 <= request.slot < MOST_SEATS),
+            ("incarnation", 0 <= request.incarnation < MOST_SEATS),
+            ("session", bool(request.session)),
+            ("processes", 0 < request.processes < MOST_SEATS),
+            ("storePort", 0 < request.store_port < 1 << 16),
+            ("peerPort", 0 < request.peer_port < 1 << 16),
+        )
+        if not good
+    ]
+    if wrong:
+        raise BadMessage(f"$.{wrong[0]}: no agent has such a value")

@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from trainingrun.api.errors import UserError
 from trainingrun.ports import Conflict
 
 
-class StateDamaged(Exception):
+class StateDamaged(UserError):
     """A file of the state directory that cannot be read as what it must be."""
 
 
@@ -91,7 +92,10 @@ def read(path: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise StateDamaged(f"{path} is not JSON ({error}); was it edited by hand?") from None
+        raise StateDamaged(
+            f"{path} is not JSON ({error}); was it edited by hand?\n"
+            "  hint: mend it, or remove the run's folder to begin anew"
+        ) from None
 
 
 def names(folder: Path) -> list[str]:
