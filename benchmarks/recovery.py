@@ -160,10 +160,15 @@ def ours(rows: Rows, tries: int) -> dict[str, Any]:
                 BACK,
                 *measure(line, lambda node=node: line.start_node(node), 2, "both nodes stepping"),
             )
+        # What a newcomer's imports cost where they happen: beside survivors that train.
+        line.kill_node(line.node_of(0))
+        line.wait_for(lambda now: now.members == 1, "survivors stepping", CAP_SECONDS)
+        busy_imports = import_seconds(os.environ["TRAININGRUN_TRAINER_PYTHON"])
         progress = line.wait_for(lambda now: now.view and now.view.progress, "progress")
         snapshots = [row["step"] for row in Metrics(line).rows() if row.get("snapshotSeconds") is not None]
         gaps = [later - earlier for earlier, later in itertools.pairwise(snapshots) if later > earlier]
         return {
+            "import_seconds": busy_imports,
             "snapshot_every_steps": statistics.median(gaps) if gaps else None,
             "snapshot_stall_permille": progress.summary.snapshot_stall_permille,
             "step_seconds": progress.summary.step_seconds,
@@ -208,7 +213,7 @@ def table(rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def bars(rows: Rows, said: dict[str, Any], imports: float) -> list[str]:
+def bars(rows: Rows, said: dict[str, Any]) -> list[str]:
     """Each bar beside what it really is."""
 
     def p50(system: str, fault: str) -> float:
@@ -233,8 +238,8 @@ def bars(rows: Rows, said: dict[str, Any], imports: float) -> list[str]:
             p50("ours", SURVIVORS) <= tuned / 3,
         ),
         (
-            f"node back, full size <= 5 s + import {imports:.1f} s: {p50('ours', BACK):.2f} s",
-            p50("ours", BACK) <= 5 + imports,
+            f"node back, full size <= 5 s + import {said['import_seconds']:.1f} s: {p50('ours', BACK):.2f} s",
+            p50("ours", BACK) <= 5 + said["import_seconds"],
         ),
     ]
     return [f"{'met   ' if met else 'MISSED'}  {text}" for text, met in checks]
@@ -265,10 +270,11 @@ def main() -> int:
     print(
         f"ours: a snapshot every {said['snapshot_every_steps']} steps, stall "
         f"{said['snapshot_stall_permille'] / 10:.1f} % of the step time ({said['step_seconds'] * 1000:.0f} ms); "
-        f"torchrun saves every {WORKLOAD.checkpoint_every} steps; import {imports:.2f} s"
+        f"torchrun saves every {WORKLOAD.checkpoint_every} steps; importing the training code takes a fresh interpreter "
+        f"{imports:.1f} s on an idle machine, {said['import_seconds']:.1f} s beside survivors that train"
     )
     print("warm on our side: the fork server (torch and transformers imported). On torchrun's side: nothing.")
-    print("\n".join(bars(rows, said, imports)))
+    print("\n".join(bars(rows, said)))
     if args.json:
         args.json.write_text(json.dumps(rows.as_json(), indent=1))
     return 0
