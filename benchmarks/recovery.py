@@ -270,8 +270,8 @@ def main() -> int:
     print(
         f"ours: a snapshot every {said['snapshot_every_steps']} steps, stall "
         f"{said['snapshot_stall_permille'] / 10:.1f} % of the step time ({said['step_seconds'] * 1000:.0f} ms); "
-        f"torchrun saves every {WORKLOAD.checkpoint_every} steps; importing the training code takes a fresh interpreter "
-        f"{imports:.1f} s on an idle machine, {said['import_seconds']:.1f} s beside survivors that train"
+        f"torchrun saves every {WORKLOAD.checkpoint_every} steps; importing the training code takes a fresh "
+        f"interpreter {imports:.1f} s on an idle machine, {said['import_seconds']:.1f} s beside survivors that train"
     )
     print("warm on our side: the fork server (torch and transformers imported). On torchrun's side: nothing.")
     print("\n".join(bars(rows, said)))
