@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.operator.membership_records import a_revision
+from tests.operator.membership_records import UID, a_revision
 from tests.operator.membership_world import World
 
 from trainingrun.protocol.messages import AgentPhase, DirectiveKind, DurableCheckpoint
@@ -215,6 +215,22 @@ def test_when_all_members_restart_the_run_waits_a_little_for_its_former_size():
     world.pass_until(lambda: world.epoch.epoch == 2)
     assert world.epoch.rung.nodes == 3
     assert not world.epoch.shares_member, "nobody is left who could vouch that the old writers are dead"
+
+
+def test_an_epoch_that_never_stepped_hands_its_fence_on():
+    world = World(sizes=(1,)).running(1)
+    world.agents[0].kill()
+    agent = world.agents[0].restart()
+    agent.steps = False
+    world.pass_until(lambda: world.epoch.epoch == 2 and agent.epoch == 2)
+    agent.rank_dies()
+    world.pass_until(lambda: world.epoch.epoch == 3 and agent.epoch == 3)
+    assert [record.shares_member for record in world.records.epochs(UID)] == [True, False, False]
+    agent.steps = True
+    world.pass_time(3.0)
+    agent.rank_dies()
+    world.pass_until(lambda: world.epoch.epoch == 4)
+    assert world.epoch.shares_member, "the epoch before trained, so it had written its fence"
 
 
 def test_ranks_that_die_again_and_again_without_progress_are_backed_off():

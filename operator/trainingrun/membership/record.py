@@ -28,7 +28,7 @@ def build_record(
     first = members[0].join
     current = scene.current
     kept = scene.lineage.sessions
-    evidence = scene.evidence
+    evidence, previous = scene.evidence, _previous(scene)
     return Epoch(
         name=names.epoch_name(scene.run, number),
         run=scene.run,
@@ -46,9 +46,19 @@ def build_record(
         lost=tuple(sorted((loss.lost for loss in evidence.losses.values()), key=lambda lost: lost.slot)),
         exits=tuple(evidence.exits[key] for key in sorted(evidence.exits)),
         damaged=tuple(sorted(damage(scene.lineage, evidence, scene.roster))),
-        previous=_previous(scene),
-        shares_member=current is None or any(seat.session in kept for seat in members),
+        previous=previous,
+        shares_member=current is None or _vouched_for(current, previous, members, kept),
     )
+
+
+def _vouched_for(
+    current: Epoch, previous: EpochSummary, members: Sequence[Seat], kept: frozenset[str]
+) -> bool:
+    """Is a member left that knows the writers before it to be dead? An epoch that had to write a fence and never
+    stepped may not have written it: its successor has to.
+    """
+    fenced = current.shares_member or previous.first_step_at > 0
+    return fenced and any(seat.session in kept for seat in members)
 
 
 def _detected_at(scene: Scene, members: Sequence[Seat], kept: frozenset[str], wall: float) -> float:

@@ -178,4 +178,6 @@ class Epoch:
     exits: tuple[RankExit, ...] = ()
     damaged: tuple[str, ...] = ()  # checkpoints that failed their checksums and must not be used again
     previous: EpochSummary = field(default_factory=EpochSummary)
-    shares_member: bool = True  # False: write `fence-e<N>` before anything else
+    shares_member: bool = (
+        True  # False: nobody vouches for the writers before; write `fence-e<N>` before anything else
+    )
