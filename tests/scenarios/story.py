@@ -21,7 +21,7 @@ from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.ports import EventRecord
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
-STEPS = 400
+STEPS = 150
 FP32_BOUND = 1e-5  # only the order of summation differs
 FP64_BOUND = 1e-9
 
