@@ -1,12 +1,14 @@
 """The ports between decisions and the world: what the controller and membership need of a cluster.
 
-One interface, several adapters (local processes now, Kubernetes next). An adapter translates; it decides nothing.
-All values are frozen and neutral: nothing here looks like a pod dictionary.
+One interface, two adapters (local processes, Kubernetes). An adapter translates; it decides nothing. All values
+are frozen and neutral: nothing here looks like a pod dictionary, except the rendered pod template, which is opaque.
+
+A run is named by its key: `namespace/name` on a cluster, the bare name locally (`RunObject.key`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -21,6 +23,22 @@ class Conflict(Exception):
 
 class Unavailable(Exception):
     """The other side cannot be reached now; try again later."""
+
+
+class Refused(Exception):
+    """The other side will not have it, and the same again would be refused again: quota, policy, a missing account.
+
+    `reason` is a word (Kubernetes's: Forbidden, Invalid, …); the text is the other side's own message.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Denied(Exception):
+    """A caller of the membership service is not who it must be. Its text may be told to the caller."""
 
 
 class PodPhase(str, Enum):
@@ -43,7 +61,8 @@ class Pod:
     ready: bool
     terminating: bool  # deletion asked for, not yet gone
     restarts: int
-    reason: str = ""  # Unschedulable, NodeLost, CrashLoopBackOff, …
+    # Unschedulable, NodeLost (its node does not answer), CrashLoopBackOff, OOMKilled, Evicted, ImagePullBackOff, …
+    reason: str = ""
     message: str = ""
     crash_looping_seconds: float = 0.0
     termination: Termination | None = None  # of the last container that ended
@@ -70,6 +89,17 @@ class PodTemplate:
     revision: str
     resources: Mapping[str, str]
     processes: int
+    namespace: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)  # as frozen in the revision
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A PersistentVolumeClaim that a run names."""
+
+    name: str
+    access_modes: tuple[str, ...]  # ReadWriteOnce, ReadWriteMany, …
+    phase: str  # Pending | Bound | Lost
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,33 @@ class RunObject:
     status: Mapping[str, Any]
     deleting: bool
     created_at: float
+    namespace: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who an agent or the controller has proven to be, towards the membership service."""
+
+    run_uid: str = ""  # "" for the controller, which may look at every run
+    slot: int = -1
+    incarnation: int = -1
+    pod: str = ""
+    namespace: str = ""
+
+    @property
+    def is_controller(self) -> bool:
+        return not self.run_uid
+
+
+class Gate(Protocol):
+    """Checks who calls the membership service. Called from threads."""
+
+    def admit(self, token: str) -> Caller:
+        """Who holds this bearer token. Raises Denied, and Unavailable when that cannot be found out now."""
 
 
 @dataclass(frozen=True)
@@ -114,30 +171,40 @@ class Records(Protocol):
 
 
 class ControlPort(Records, Protocol):
-    """Everything that reconcile() reads and does."""
+    """Everything that reconcile() reads and does. Any call may raise Unavailable."""
 
-    def run_names(self) -> Sequence[str]: ...
+    def run_keys(self) -> Sequence[str]:
+        """The keys of all runs. A real LIST."""
 
-    def get_run(self, name: str) -> RunObject | None: ...
+    def get_run(self, key: str) -> RunObject | None: ...
 
-    def pods(self, run: str) -> Sequence[Pod]:
+    def pods(self, key: str) -> Sequence[Pod]:
         """All pods that have this run's label or one of its names, foreign ones included. A real LIST."""
 
     def nodes(self) -> Sequence[Node]: ...
 
+    def claims(self, key: str, names: Collection[str]) -> Mapping[str, Claim | None]:
+        """The claims of these names beside the run; None for one that is not there."""
+
     def membership(self, run_uid: str) -> RunView | None:
         """What membership knows; None when it cannot be asked or does not know the run."""
 
-    def create_pod(self, template: PodTemplate) -> None:
-        """Raises Conflict when the name is taken."""
+    def pod_template(self, run: RunObject, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The rendered template of this run's pods for a resolved spec, to be frozen in the revision."""
 
-    def delete_pod(self, name: str, uid: str) -> None:
+    def create_pod(self, template: PodTemplate) -> None:
+        """Raises Conflict when the name is taken, and Refused."""
+
+    def delete_pod(self, key: str, name: str, uid: str) -> None:
         """Ask for deletion of that very pod; one that is gone already is fine."""
 
-    def write_status(self, name: str, status: Mapping[str, Any], resource_version: str) -> None:
+    def write_status(self, key: str, status: Mapping[str, Any], resource_version: str) -> None:
         """Raises Conflict when the object changed since `resource_version`."""
 
-    def emit(self, run: str, event: EventRecord) -> None: ...
+    def emit(self, key: str, event: EventRecord) -> None: ...
 
-    def wait_for_change(self, timeout_seconds: float) -> None:
-        """Return early when something may have changed."""
+    def wait_for_change(self, timeout_seconds: float) -> Collection[str] | None:
+        """Return early when something may have changed: the keys concerned, or None for "any run".
+
+        Empty when nothing was heard.
+        """

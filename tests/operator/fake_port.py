@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trainingrun.ports import (
+    Claim,
     Conflict,
     EventRecord,
     Node,
@@ -58,6 +59,7 @@ class FakeWorld:
         self.run: RunObject | None = RunObject(RUN, UID, 1, "1", copy.deepcopy(dict(manifest)), {}, False, at)
         self.pod_list: dict[str, Pod] = {}
         self.node_map = {f"node-{i}": Node(f"node-{i}", True) for i in range(nodes)}
+        self.claim_map: dict[str, Claim] = {}
         self.revision_list: list[Revision] = []
         self.epoch_list: list[Epoch] = []
         self.foreign_records: set[str] = set()
@@ -73,7 +75,7 @@ class FakeWorld:
 
     # ---- ControlPort
 
-    def run_names(self) -> Sequence[str]:
+    def run_keys(self) -> Sequence[str]:
         return [RUN] if self.run is not None else []
 
     def get_run(self, name: str) -> RunObject | None:
@@ -139,7 +141,7 @@ class FakeWorld:
             created_at=self.at,
         )
 
-    def delete_pod(self, name: str, uid: str) -> None:
+    def delete_pod(self, key: str, name: str, uid: str) -> None:
         self._effect()
         pod = self.pod_list.get(name)
         if pod is not None and pod.uid == uid:
@@ -157,8 +159,15 @@ class FakeWorld:
         self._effect()
         self.events.append(event)
 
-    def wait_for_change(self, timeout_seconds: float) -> None:
+    def wait_for_change(self, timeout_seconds: float) -> Collection[str] | None:
         self.at += timeout_seconds
+        return None
+
+    def claims(self, key: str, names: Collection[str]) -> Mapping[str, Claim | None]:
+        return {name: self.claim_map.get(name) for name in names}
+
+    def pod_template(self, run: RunObject, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"rendered": "once"}
 
     # ---- what happens to it
 

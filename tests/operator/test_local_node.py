@@ -167,9 +167,9 @@ def test_a_deleted_pod_is_asked_to_stop_and_then_gone_with_its_memory(line: Line
     line.start({"exit": None})
     pod = line.until_running()
     assert list(line.memory.glob("trainingrun-*/demo-0-1")) != []
-    line.cluster.port.delete_pod(pod.name, "another uid")
+    line.cluster.port.delete_pod("demo", pod.name, "another uid")
     assert not line.pod.terminating
-    line.cluster.port.delete_pod(pod.name, pod.uid)
+    line.cluster.port.delete_pod("demo", pod.name, pod.uid)
     wait_until(lambda: not line.cluster.port.pods("demo"), "the pod is gone")
     assert list(line.memory.iterdir()) == []
     line.cluster.port.create_pod(a_template(line.uid, incarnation=2))
@@ -179,7 +179,7 @@ def test_a_deleted_pod_is_asked_to_stop_and_then_gone_with_its_memory(line: Line
 def test_a_deleted_pod_that_does_not_stop_is_killed_after_the_grace_period(line: Line) -> None:
     line.start({"exit": None, "ignoreTerm": True, "children": 1})
     pod = line.until_running()
-    line.cluster.port.delete_pod(pod.name, pod.uid)
+    line.cluster.port.delete_pod("demo", pod.name, pod.uid)
     assert line.pod.terminating
     uid = pod.uid
     wait_until(lambda: not line.cluster.port.pods("demo"), "the pod is gone")
@@ -189,7 +189,7 @@ def test_a_deleted_pod_that_does_not_stop_is_killed_after_the_grace_period(line:
 def test_a_pod_that_ended_is_removed_when_it_is_deleted(line: Line) -> None:
     line.start({"exit": 0})
     pod = line.until(phase=PodPhase.SUCCEEDED)
-    line.cluster.port.delete_pod(pod.name, pod.uid)
+    line.cluster.port.delete_pod("demo", pod.name, pod.uid)
     wait_until(lambda: not line.cluster.port.pods("demo"), "the pod is gone")
 
 
@@ -228,7 +228,7 @@ def test_the_pod_of_a_dead_node_is_lost_and_its_memory_too(line: Line) -> None:
     assert (pod.phase, pod.reason, pod.node) == (PodPhase.FAILED, "NodeLost", "node-0")
     assert [node.ready for node in line.cluster.port.nodes()] == [False]
     assert list(line.memory.iterdir()) == []
-    line.cluster.port.delete_pod(pod.name, pod.uid)
+    line.cluster.port.delete_pod("demo", pod.name, pod.uid)
     assert line.cluster.port.pods("demo") == []
 
 

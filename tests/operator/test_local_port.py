@@ -57,7 +57,7 @@ def a_membership(port: LocalPort, status: int, body: Any) -> Iterator[None]:
 def test_the_local_port_is_both_ports(port: LocalPort) -> None:
     records: Records = port
     control: ControlPort = port
-    assert list(control.run_names()) == []
+    assert list(control.run_keys()) == []
     assert records.run_exists("nobody") is None
 
 
@@ -78,7 +78,7 @@ def test_a_deleted_run_is_gone_when_its_last_pod_is(port: LocalPort, tmp_path: P
     (pod,) = port.pod_store.of_run("demo")
     assert pod.deleting
     assert port.get_run("demo") is None  # the node is not alive, so nothing of the pod can run
-    assert list(port.run_names()) == []
+    assert list(port.run_keys()) == []
 
 
 def test_a_pod_of_a_run_of_the_same_name_but_another_uid_is_listed_with_its_owner(

@@ -110,9 +110,10 @@ def _begin(observed: Observed, now: float, policy: Policy) -> Decision:
 
 
 def first_revision(observed: Observed, plan: PlanResult) -> Revision:
-    """Revision r1: the resolved spec and its plan, frozen. The nonce is a digest of its content."""
+    """Revision r1: the resolved spec, its plan and its pods' template, frozen. The nonce is a digest of its content."""
     spec = dict(observed.spec or {})
-    content = [observed.run.uid, spec, wire.to_json(plan.rungs), plan.planner_version]
+    template = dict(observed.pod_template)
+    content = [observed.run.uid, spec, wire.to_json(plan.rungs), plan.planner_version, template]
     digest = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
     return Revision(
         name=revision_name(observed.run.name, 1),
@@ -124,6 +125,7 @@ def first_revision(observed: Observed, plan: PlanResult) -> Revision:
         plan=dict(plan.plan),
         planner_version=plan.planner_version,
         nonce=digest,
+        pod_template=template,
     )
 
 

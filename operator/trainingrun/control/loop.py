@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,14 +58,14 @@ def run_controller(
     controller = _Controller(port, settings, book, resolve or (lambda stored: resolve_manifest(dict(stored))))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="reconcile") as tasks:
         try:
-            controller.hear(clock())
+            controller.hear(None, clock())
             while not stop.is_set():
                 controller.work(clock, tasks)
                 if settings.heartbeat_file is not None:
                     settings.heartbeat_file.touch()
-                port.wait_for_change(controller.patience(clock()))
+                news = port.wait_for_change(controller.patience(clock()))
                 stop.wait(settings.debounce_seconds)
-                controller.hear(clock())
+                controller.hear(news, clock())
         finally:
             book.close()
 
@@ -79,20 +79,26 @@ class _Controller:
         self.plans = plans
         self.resolve = resolve
         self.queue = WorkQueue(settings.first_backoff_seconds, settings.longest_backoff_seconds)
+        self._resync_at = float("-inf")
 
-    def hear(self, now: float) -> None:
-        """Something may have changed: every run is looked at. Which it was, the port does not say."""
+    def hear(self, news: Collection[str] | None, now: float) -> None:
+        """The runs of these keys may have changed; None: any run. All are looked at from time to time."""
+        if news is not None and now < self._resync_at:
+            for key in news:
+                self.queue.add(key, now)
+            return
         try:
-            names = self.port.run_names()
+            keys = self.port.run_keys()
         except Unavailable as error:
             log.warning("cannot list the runs: %s", error)
             return
-        for name in names:
-            self.queue.add(name, now)
-        self.queue.forget(self.queue.keys() - set(names))
+        self._resync_at = now + self.settings.resync_seconds
+        for key in keys:
+            self.queue.add(key, now)
+        self.queue.forget(self.queue.keys() - set(keys))
 
     def work(self, clock: Callable[[], float], tasks: ThreadPoolExecutor) -> None:
-        for name in self.queue.take(clock()):
+        for name in self.queue.take(clock()):  # keys
             task = tasks.submit(self._reconcile, name, clock())
             error = task.exception()
             now = clock()
@@ -104,7 +110,7 @@ class _Controller:
 
     def patience(self, now: float) -> float:
         """How long to wait for news at most."""
-        longest = self.settings.plan_poll_seconds if self.plans.pending else self.settings.resync_seconds
+        longest = min(max(0.1, self._resync_at - now), self.settings.resync_seconds)
         due = self.queue.next_due()
         return longest if due is None else min(max(0.0, due - now), longest)
 
@@ -117,5 +123,7 @@ class _Controller:
             log.info("run %s: next try in %.1f s: %s", name, delay, outcome.reason)
             return
         self.queue.succeeded(name)
+        if self.plans.pending:  # perhaps for this run; an answer is no news of the port's
+            self.queue.add(name, now + self.settings.plan_poll_seconds)
         if outcome.revisit_at is not None:
             self.queue.add(name, max(outcome.revisit_at, now))

@@ -80,6 +80,7 @@ class Observed:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     view: RunView | None = None
     plan: PlanOutcome = None
+    pod_template: Mapping[str, Any] = field(default_factory=dict)  # rendered; only while there is no revision
 
     @property
     def epoch(self) -> Epoch | None:

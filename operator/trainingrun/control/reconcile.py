@@ -72,10 +72,11 @@ def observe(port: ControlPort, run: RunObject, planning: Planning, resolve: Reso
         before=next((record for record in known if record.epoch == accounted - 1), None),
         last=next((record for record in known if record.epoch == accounted), None),
         fresh=tuple(record for record in records if record.epoch > accounted),
-        seats=classify(run.uid, port.pods(run.name), records, view),
+        seats=classify(run.uid, port.pods(run.key), records, view),
         nodes={node.name: node for node in port.nodes()},
         view=view,
         plan=planning.outcome(spec) if spec is not None and revision is None else None,
+        pod_template=port.pod_template(run, spec) if spec is not None and revision is None else {},
     )
 
 
@@ -113,13 +114,13 @@ def _apply(port: ControlPort, run: RunObject, planning: Planning, effect: Effect
         case CreateRevision(revision):
             port.create(revision)
         case DeletePod(name, uid):
-            port.delete_pod(name, uid)
+            port.delete_pod(run.key, name, uid)
         case CreatePod(template):
             port.create_pod(template)
         case WriteStatus(status):
-            port.write_status(run.name, status, run.resource_version)
+            port.write_status(run.key, status, run.resource_version)
         case EmitEvent(event):
-            port.emit(run.name, event)
+            port.emit(run.key, event)
 
 
 def _after_conflict(

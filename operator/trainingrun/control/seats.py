@@ -129,6 +129,8 @@ def _template(observed: Observed, revision: Revision, slot: int, incarnation: in
         revision=revision.name,
         resources=dict(revision.spec["resources"]["perNode"]),
         processes=revision.rungs[-1].processes_per_node,
+        namespace=observed.run.namespace,
+        template=revision.pod_template,
     )
 
 

@@ -25,6 +25,15 @@ ENV_SNAPSHOT_DIR = "TRAININGRUN_SNAPSHOT_DIR"  # memory-backed; outlives the con
 ENV_TERMINATION_LOG = "TRAININGRUN_TERMINATION_LOG"
 ENV_LOG_DIR = "TRAININGRUN_LOG_DIR"
 ENV_CACHE_DIR = "TRAININGRUN_CACHE_DIR"  # tokenised data, keyed by content
+# Set only where pods are real ones.
+ENV_MEMBERSHIP_CA = "TRAININGRUN_MEMBERSHIP_CA"  # PEM file: trust only this CA; read again for each connection
+ENV_MEMBERSHIP_TOKEN = "TRAININGRUN_MEMBERSHIP_TOKEN"  # file with the bearer token; the kubelet renews it
+ENV_CLAIMS_DIR = "TRAININGRUN_CLAIMS_DIR"  # pvc://claim/path is <this>/claim/path
+# "OnFailure": the kubelet restarts whatever ends with a code other than 0, so an ending that must not be restarted
+# (exit_codes.NEVER_RESTARTED) exits with 0; the true code is in the termination message.
+ENV_RESTART_POLICY = "TRAININGRUN_RESTART_POLICY"
+
+TOKEN_AUDIENCE = "membership.trainingrun.dev"
 
 _RECORD_NAME = re.compile(r"^(?P<run>.+)-(?P<kind>[re])(?P<number>\d+)$")
 

@@ -61,6 +61,7 @@ class Revision:
     plan: dict[str, Any]  # the planner's full answer (memory bill, predictions, reasons), for people
     planner_version: str
     nonce: str = ""
+    pod_template: dict[str, Any] = field(default_factory=dict)  # rendered; {} for local processes
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import http.client
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainingrun.cluster.local.nodes import NodeStore
 from trainingrun.cluster.local.podstore import NOBODY, PodStatus, PodStore, StoredPod, drop_snapshots
 from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.cluster.local.store import Store, clock
-from trainingrun.ports import EventRecord, Node, Pod, PodPhase, PodTemplate, RunObject
+from trainingrun.ports import Claim, EventRecord, Node, Pod, PodPhase, PodTemplate, RunObject
 from trainingrun.protocol import wire
 from trainingrun.protocol.messages import DurableCheckpoint, RunView
 from trainingrun.protocol.names import ENV_POD_UID
@@ -73,7 +73,7 @@ class LocalPort:
 
     # runs
 
-    def run_names(self) -> Sequence[str]:
+    def run_keys(self) -> Sequence[str]:
         return self.store.run_names()
 
     def get_run(self, name: str) -> RunObject | None:
@@ -108,14 +108,19 @@ class LocalPort:
                 found.append(Node(name=name, ready=self.node_store.lives(name), capacity=node.capacity))
         return found
 
+    def claims(self, key: str, names: Collection[str]) -> Mapping[str, Claim | None]:
+        return dict.fromkeys(names)  # a machine has no claims
+
+    def pod_template(self, run: RunObject, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}  # a process needs none
+
     def create_pod(self, template: PodTemplate) -> None:
         self.pod_store.create(template, self._now())
 
-    def delete_pod(self, name: str, uid: str) -> None:
-        for run in self.run_names():
-            stored = self.pod_store.get(run, name)
-            if stored is not None and stored.pod.uid == uid:
-                self.pod_store.delete(stored)
+    def delete_pod(self, key: str, name: str, uid: str) -> None:
+        stored = self.pod_store.get(key, name)
+        if stored is not None and stored.pod.uid == uid:
+            self.pod_store.delete(stored)
 
     def _translate(self, stored: StoredPod) -> Pod | None:
         """The port's view of a pod; None for one that is gone by now."""
@@ -168,7 +173,7 @@ class LocalPort:
 
     def _why_pending(self, stored: StoredPod) -> str:
         """Unschedulable when no node is free for it; empty when a node is about to take it."""
-        bound = [pod.binding for run in self.run_names() for pod in self.pod_store.of_run(run) if pod.binding]
+        bound = [pod.binding for run in self.run_keys() for pod in self.pod_store.of_run(run) if pod.binding]
         taken = {
             binding.node for binding in bound if self.node_store.runs_instance(binding.node, binding.instance)
         }
@@ -195,16 +200,16 @@ class LocalPort:
 
     # waiting
 
-    def wait_for_change(self, timeout_seconds: float) -> None:
+    def wait_for_change(self, timeout_seconds: float) -> Collection[str] | None:
         deadline = time.monotonic() + timeout_seconds
         while True:
             seen = self._fingerprint()
             if seen != self._seen:  # since the last call returned, so that nothing in between is missed
                 self._seen = seen
-                return
+                return None
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                return
+                return ()
             time.sleep(min(LOOK_SECONDS, remaining))
 
     def _fingerprint(self) -> object:

@@ -227,11 +227,11 @@ class LocalCluster:
 
         Stop the controller first: it would replace them. Returns at once when `hurry` is set.
         """
-        for run in self.port.run_names():
+        for run in self.port.run_keys():
             for pod in self.port.pods(run):
-                self.port.delete_pod(pod.name, pod.uid)
+                self.port.delete_pod(run, pod.name, pod.uid)
         deadline = time.monotonic() + self.settings.grace_seconds + 10
-        while time.monotonic() < deadline and any(self.port.pods(run) for run in self.port.run_names()):
+        while time.monotonic() < deadline and any(self.port.pods(run) for run in self.port.run_keys()):
             if hurry is not None and hurry.is_set():
                 return
             time.sleep(0.05)
@@ -255,7 +255,7 @@ class LocalCluster:
             f"process {process.pid}: {_command_line(process.pid)}"
             for process in processes.carrying({ENV_STATE: str(self.root)})
         ]
-        for name in self.port.run_names():
+        for name in self.port.run_keys():
             run = self.port.store.run(name)
             folder = Path(self.settings.memory_folder) / f"trainingrun-{run.uid[:8]}" if run else None
             if folder is not None and folder.exists():
@@ -268,7 +268,7 @@ class LocalCluster:
     def _end_leftovers(self) -> None:
         """End what a cluster that was killed left behind; the port drops snapshots and reports lost pods."""
         processes.kill_carrying({ENV_STATE: str(self.root)})
-        for run in self.port.run_names():
+        for run in self.port.run_keys():
             self.port.pods(run)
 
     # programs
