@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.harness import LocalLine, Moment, small_manifest
+from tests.scenarios.line import Moment
+from tests.scenarios.local_line import LocalLine
+from tests.scenarios.manifests import small_manifest
 
 from benchmarks.torchrun_elastic import Workload, try_once
 from trainingrun.cluster.local.settings import LocalSettings

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.harness import LocalLine, Moment, small_manifest
+from tests.scenarios.line import Line, Moment
 from tests.scenarios.lineage import Losses, check_reads, read_losses
+from tests.scenarios.lines import open_line
+from tests.scenarios.manifests import small_manifest
 
-from trainingrun.cluster.local.settings import LocalSettings
 from trainingrun.ports import EventRecord
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
@@ -51,16 +52,15 @@ class Told:
 
 def told(
     folder: Path,
-    story: Callable[[LocalLine], None],
+    story: Callable[[Line], None],
     *,
     steps: int = STEPS,
     nodes: int = 2,
-    settings: LocalSettings | None = None,
     **changes: Any,
 ) -> Told:
     """Train `steps` steps while `story` happens; the checks that need no comparison are made here."""
     manifest = small_manifest(folder, training__duration={"steps": steps}, **changes)
-    with LocalLine(nodes=nodes, settings=settings, state=folder / "line") as line:
+    with open_line(nodes, folder / "line") as line:
         line.apply(manifest)
         story(line)
         end = line.wait_for_end()
@@ -117,5 +117,5 @@ def check_status(end: Moment, epochs: Sequence[Epoch], steps: int, trained: Mapp
     assert len({pod.slot for pod in pods}) == len(pods), f"two pods for one seat: {pods}"
 
 
-def undisturbed(line: LocalLine) -> None:
+def undisturbed(line: Line) -> None:
     """The story in which nothing happens."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.scenarios.command import Ended, left_behind, trainingrun, write_manifest
-from tests.scenarios.harness import small_manifest
+from tests.scenarios.manifests import small_manifest
 
 from trainingrun.api.errors import CliExit
 from trainingrun.cluster.local.store import Store

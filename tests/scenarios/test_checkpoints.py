@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 from tests.scenarios.command import Command, left_behind, trainingrun, write_manifest
-from tests.scenarios.harness import LocalLine, Moment, small_manifest
+from tests.scenarios.line import Line, Moment
+from tests.scenarios.lines import open_line, uri_of
+from tests.scenarios.manifests import small_manifest
 from tests.scenarios.story import Told, told, undisturbed
 
 from trainingrun.api.errors import CliExit
@@ -74,12 +76,12 @@ def remove_the_manifest(checkpoint: Path) -> None:
     (checkpoint / names.MANIFEST_FILE).unlink()
 
 
-def kill_all_nodes(line: LocalLine) -> None:
+def kill_all_nodes(line: Line) -> None:
     for node in line.nodes():
         line.kill_node(node.name)
 
 
-def start_all_nodes(line: LocalLine) -> None:
+def start_all_nodes(line: Line) -> None:
     for node in line.nodes():
         line.start_node(node.name)
 
@@ -88,7 +90,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(calm: Told, t
     location = location_of(tmp_path)
     kept: list[str] = []
 
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(4 * INTERVAL + 1)
         kill_all_nodes(line)
         kept.extend(committed(location)[-4:])
@@ -120,7 +122,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(calm: Told, t
 
 def test_a_run_with_no_whole_checkpoint_left_stops_and_never_starts_again_from_step_0(tmp_path: Path) -> None:
     location = location_of(tmp_path)
-    with LocalLine(nodes=1, state=tmp_path / "line") as line:
+    with open_line(nodes=1, state=tmp_path / "line") as line:
         line.apply(small_manifest(tmp_path, training__duration={"steps": STEPS}, **ONE_NODE))
         line.wait_for_step(2 * INTERVAL + 3)
         kill_all_nodes(line)
@@ -136,7 +138,7 @@ def test_a_run_with_no_whole_checkpoint_left_stops_and_never_starts_again_from_s
             *[RestoreSource.DURABLE] * len(there),
         ]
         [message] = stalled(end)
-        assert f"file://{location}" in message
+        assert uri_of(location) in message
         assert all(name in message for name in there)
         assert "hint: " in message
         assert not end.is_true("Failed"), "a person can still put back what is missing"
@@ -185,7 +187,7 @@ def test_a_run_whose_checkpoints_are_taken_away_waits_for_them_and_goes_on_when_
 def test_storage_that_is_away_for_a_while_stops_nothing(calm: Told, tmp_path: Path) -> None:
     location, aside = location_of(tmp_path), tmp_path / "aside"
 
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for(lambda now: now.step and committed(location), "a checkpoint")
         location.rename(aside)
         location.write_text("no folder: every save fails")
@@ -219,7 +221,7 @@ def test_ranks_killed_while_they_save_leave_only_whole_checkpoints(tmp_path: Pat
     newest_at_kill: list[str] = []
     in_flight = 0  # kills that hit a save before its manifest
 
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         nonlocal in_flight
         for epoch in range(1, KILLS + 1):
             ranks = line.wait_for(
@@ -245,13 +247,13 @@ def test_ranks_killed_while_they_save_leave_only_whole_checkpoints(tmp_path: Pat
     assert all_whole([*sorted(archive.iterdir()), location]) >= KILLS
 
 
-def trained_ranks(line: LocalLine, now: Moment, epoch: int) -> list[processes.Process]:
+def trained_ranks(line: Line, now: Moment, epoch: int) -> list[processes.Process]:
     """All ranks of that epoch once it has saved something of its own."""
     if now.epoch != epoch or now.view is None or now.view.progress is None:
         return []
     if now.view.progress.summary.epoch != epoch or now.step <= now.epochs[-1].restore.step:
         return []
-    ranks = [process for slot in (0, 1) for process in line.cluster.ranks("scenario", slot).values()]
+    ranks = [process for slot in (0, 1) for process in line.ranks(slot).values()]
     return ranks if len(ranks) == now.epochs[-1].rung.world else []
 
 

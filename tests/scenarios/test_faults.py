@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.scenarios.harness import LocalLine
+from tests.scenarios.line import Line
 from tests.scenarios.story import FP32_BOUND, FP64_BOUND, STEPS, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
@@ -34,7 +34,7 @@ def test_an_undisturbed_run_is_one_epoch_and_exports(calm: Told) -> None:
 
 
 def test_a_killed_rank_costs_no_more_than_the_steps_since_the_snapshot(calm: Told, tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.kill_rank(slot=1, local_rank=0)
 
@@ -45,7 +45,7 @@ def test_a_killed_rank_costs_no_more_than_the_steps_since_the_snapshot(calm: Tol
 
 
 def test_a_killed_agent_is_restarted_in_place(calm: Told, tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.kill_agent(slot=0)
         line.wait_for(lambda now: now.epoch > 1, "a new epoch")
@@ -57,7 +57,7 @@ def test_a_killed_agent_is_restarted_in_place(calm: Told, tmp_path: Path) -> Non
 
 
 def test_a_killed_node_that_comes_back_is_taken_in_again(calm: Told, tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         node = line.node_of(slot=1)
         line.kill_node(node)
@@ -75,7 +75,7 @@ def test_a_killed_node_that_comes_back_is_taken_in_again(calm: Told, tmp_path: P
 
 
 def test_the_first_node_of_the_ranks_may_be_the_one_that_dies_for_good(calm: Told, tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.kill_node(line.node_of(slot=0))
         line.wait_for(lambda now: now.members == 1, "the survivor alone")
@@ -86,7 +86,7 @@ def test_the_first_node_of_the_ranks_may_be_the_one_that_dies_for_good(calm: Tol
 
 
 def test_in_float64_a_lost_node_leaves_the_losses_where_they_were(tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.kill_node(line.node_of(slot=1))
         line.wait_for(lambda now: now.members == 1, "the survivor alone")
@@ -102,7 +102,7 @@ def test_in_float64_a_lost_node_leaves_the_losses_where_they_were(tmp_path: Path
 def test_without_membership_training_goes_on_and_recovery_follows_when_it_is_back(
     calm: Told, tmp_path: Path
 ) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.kill_membership()
         time.sleep(10)
@@ -119,7 +119,7 @@ def test_without_membership_training_goes_on_and_recovery_follows_when_it_is_bac
 
 
 def test_a_stopped_membership_declares_nobody_dead(calm: Told, tmp_path: Path) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         line.stop_membership()
         time.sleep(30)
@@ -134,7 +134,7 @@ def test_a_stopped_membership_declares_nobody_dead(calm: Told, tmp_path: Path) -
 def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_path: Path) -> None:
     dice = random.Random(4)
 
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         for number in range(10):
             time.sleep(dice.uniform(0.1, 1.5))
             line.kill_controller()
@@ -152,7 +152,7 @@ def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_p
 def test_both_ranks_of_a_node_and_the_other_node_dying_at_once_are_survived(
     calm: Told, tmp_path: Path
 ) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(40)
         node = line.node_of(slot=1)
         line.kill_rank(slot=0, local_rank=0)
@@ -168,7 +168,7 @@ def test_both_ranks_of_a_node_and_the_other_node_dying_at_once_are_survived(
 def test_when_no_node_holds_a_whole_copy_a_lost_node_restores_from_the_durable_checkpoint(
     calm: Told, tmp_path: Path
 ) -> None:
-    def story(line: LocalLine) -> None:
+    def story(line: Line) -> None:
         line.wait_for_step(60)
         node = line.node_of(slot=1)
         line.kill_node(node)

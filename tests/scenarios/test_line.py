@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.scenarios.harness import Line, LocalLine, small_manifest
+from tests.scenarios.lines import open_line
+from tests.scenarios.manifests import small_manifest
 
 pytestmark = pytest.mark.scenario
 
 
 def test_a_small_run_survives_the_death_of_a_rank_completes_and_leaves_nothing(tmp_path: Path) -> None:
-    line: Line = LocalLine()
+    line = open_line()
     with line:
         line.apply(small_manifest(tmp_path, training__duration={"steps": 30}))
         line.wait_for_step(5)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.scenarios.harness import small_manifest
+from tests.scenarios.manifests import small_manifest
 
 from trainingrun.cluster.local import processes
 from trainingrun.cluster.local.container import checkout_roots, python_path
