@@ -13,7 +13,7 @@ RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PY
 shell:  ## a shell in which `trainingrun` works
 	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
 
-.PHONY: shell help demo test test-fast test-scenarios lint format generate check-generated env bench-recovery
+.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-recovery check-images
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,13 +24,25 @@ env:  ## create both environments; prints their Pythons
 demo:  ## train a small model on two local nodes, kill one, watch the run recover
 	@$(RUN) $$op -m trainingrun.cli local run examples/pretrain-stdlib.yaml --fresh --fault node-kill@50%,back=15s
 
-test: lint check-generated test-fast test-scenarios  ## everything that CI runs
+cluster-demo:  ## the same on a real Kubernetes of three nodes on this machine (needs root): install, run, lose a node
+	@$(RUN) $$op -m tests.cluster.demo $(ARGS)
+
+check-images:  ## build both images and run them, unless this content passed before (needs root)
+	@$(RUN) $$op -m tools.check_images $(ARGS)
+
+test: lint check-generated test-fast test-scenarios test-cluster  ## everything that CI runs
 
 test-fast:  ## unit, property and parity tests
 	@$(RUN) $$op -m pytest tests/operator && $$trainer -m pytest tests/trainer
 
 test-scenarios:  ## whole local lines of processes, with faults
 	@$(RUN) $$op -m pytest tests/scenarios
+
+test-cluster:  ## the scenarios and the cluster's own faults on a real Kubernetes of three nodes (needs root)
+	@$(RUN) $$op -m tests.cluster.suite $(ARGS)
+
+cluster:  ## the test cluster's command (ARGS="up", "down", "status", "partition node1", …)
+	@$(RUN) $$op -m tests.cluster.harness $(ARGS)
 
 lint:  ## ruff, types, layers
 	@op=$(OPERATOR) && $$op -m ruff check . && $$op -m ruff format --check . && $$op -m mypy && \
@@ -39,12 +51,13 @@ lint:  ## ruff, types, layers
 format:  ## rewrite the code in the project's format
 	@op=$(OPERATOR) && $$op -m ruff check --fix . && $$op -m ruff format .
 
-generate:  ## rewrite everything that is generated from code (the CRD)
-	@op=$(OPERATOR) && $$op -m trainingrun.api.crd > crds/trainingruns.trainingrun.dev.yaml
+generate:  ## rewrite everything that is generated from code (the CRD, the chart's copy and tables)
+	@op=$(OPERATOR) && $$op -m trainingrun.api.crd > crds/trainingruns.trainingrun.dev.yaml && $$op -m tools.generate_chart
 
 check-generated:
 	@op=$(OPERATOR) && $$op -m trainingrun.api.crd | diff -u crds/trainingruns.trainingrun.dev.yaml - || \
 	  { echo "crds/ differs from the models: run make generate"; exit 1; }
+	@op=$(OPERATOR) && $$op -m tools.generate_chart --check
 
 bench-recovery:  ## recovery times beside torchrun (ARGS="--json PATH" for rows)
 	@$(RUN) $$op -m benchmarks.recovery $(ARGS)

@@ -1,6 +1,8 @@
 """Create (once) and print an environment for this checkout: `python3 tools/setup_env.py operator|trainer`.
 
-Needs only Python 3.11 with pip. Environments live outside the checkout, under
+Needs only Python 3.11 with pip. `--python PATH` makes the environment with another Python 3.11 than the one that
+runs this: the test cluster does so, because an environment that is mounted into a container must name an interpreter
+which exists there. Environments live outside the checkout, under
 ${XDG_CACHE_HOME:-~/.cache}/trainingrun/envs, keyed by everything that decides their content, so a second checkout
 reuses them. They hold dependencies only: the checkout itself goes on PYTHONPATH. Talk goes to stderr, the path of
 the environment's Python to stdout.
@@ -8,6 +10,7 @@ the environment's Python to stdout.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import os
@@ -54,10 +57,35 @@ def uv() -> Path:
     return binary
 
 
-def environment(kind: str) -> Path:
+def identity(python: Path | None) -> list[str]:
+    """What of the interpreter decides the environment's content: its version, and its path if it is not ours.
+
+    Raises ValueError when `python` does not run or is not Python 3.11, for which the versions are pinned.
+    """
+    if python is None:
+        version, name = sys.version, []
+    else:
+        command = [str(python), "-c", "import sys; print(sys.version)"]
+        try:
+            version = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise ValueError(f"--python {python} cannot be run: {error}") from error
+        name = [str(python)]
+    if not version.startswith("3.11."):
+        raise ValueError(
+            f"{python or 'this'} is Python {version.split()[0]}, but the pinned versions are for 3.11"
+        )
+    return [version, *name]
+
+
+def environment(kind: str, other: Path | None = None) -> Path:
+    """The Python of the environment `kind` (operator or trainer), made with `other` or the Python running this."""
+    interpreter = identity(other)
     constraints = ROOT / "constraints" / f"{kind}.txt"
     wanted = requirements(kind)
-    key = hashlib.sha256("\n".join([sys.version, *wanted, constraints.read_text()]).encode()).hexdigest()[:12]
+    key = hashlib.sha256("\n".join([*interpreter, *wanted, constraints.read_text()]).encode()).hexdigest()[
+        :12
+    ]
     home = CACHE / "envs" / f"{kind}-{key}"
     python = home / "bin" / "python"
     if (home / "complete").exists():
@@ -70,7 +98,7 @@ def environment(kind: str) -> Path:
         shutil.rmtree(home, ignore_errors=True)
         installer = uv()
         say(f"creating the {kind} environment (once)")
-        run(installer, "venv", "-q", "--python", sys.executable, home)
+        run(installer, "venv", "-q", "--python", other or sys.executable, home)
         # Without byte code an import of torch takes many times longer, and every restart would pay for it.
         run(
             installer,
@@ -89,15 +117,18 @@ def environment(kind: str) -> Path:
 
 
 def main() -> int:
-    if len(sys.argv) != 2 or sys.argv[1] not in GROUPS:
-        say(f"usage: setup_env.py {'|'.join(GROUPS)}")
-        return 2
-    if sys.version_info[:2] != (3, 11):
-        say(f"Python {sys.version.split()[0]} runs this, but the pinned versions are for Python 3.11")
+    parser = argparse.ArgumentParser(prog="setup_env.py")
+    parser.add_argument("kind", choices=list(GROUPS))
+    parser.add_argument(
+        "--python", type=Path, help="the Python 3.11 to make it with (default: the one running this)"
+    )
+    options = parser.parse_args()
+    try:
+        print(environment(options.kind, options.python))
+    except ValueError as error:
+        say(str(error))
         say("hint: make PYTHON=python3.11 …")
         return 2
-    try:
-        print(environment(sys.argv[1]))
     except subprocess.CalledProcessError as error:
         say(f"this command failed with exit code {error.returncode}: {' '.join(map(str, error.cmd))}")
         return 1

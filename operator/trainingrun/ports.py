@@ -137,10 +137,16 @@ class Caller:
 
 
 class Gate(Protocol):
-    """Checks who calls the membership service. Called from threads."""
+    """Checks who calls the membership service."""
+
+    def known(self, token: str) -> Caller | None:
+        """Who holds this bearer token, if that was found out before and still counts. At once, from memory."""
 
     def admit(self, token: str) -> Caller:
-        """Who holds this bearer token. Raises Denied, and Unavailable when that cannot be found out now."""
+        """Find out who holds this bearer token. Takes its time: called from threads.
+
+        What `known` says stays good while nothing can be found out. Raises Denied, and Unavailable.
+        """
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,56 @@ def manifest(*changes: tuple[str, Any]) -> dict[str, Any]:
     return built
 
 
+_POD_TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"cost-centre": "nlp"}, "annotations": {"example.com/owner": "team-a"}},
+    "spec": {
+        "serviceAccountName": "trainer",
+        "nodeSelector": {"pool": "train"},
+        "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": {"noisy": "true"}},
+                    }
+                ]
+            },
+        },
+        "priorityClassName": "train",
+        "schedulerName": "other-scheduler",
+        "runtimeClassName": "nvidia",
+        "imagePullSecrets": [{"name": "registry"}],
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": {"runAsUser": 1000, "supplementalGroups": [2000]},
+        "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "10Gi"}}],
+        "containers": [
+            {
+                "name": "trainer",
+                "image": "example.com/trainer:2",
+                "imagePullPolicy": "Always",
+                "env": [
+                    {"name": "NCCL_DEBUG", "value": "WARN"},
+                    {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                ],
+                "envFrom": [{"secretRef": {"name": "more"}}],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                "securityContext": {"readOnlyRootFilesystem": False},
+            }
+        ],
+    },
+}
+
+
+def a_pod_template(*changes: tuple[str, Any]) -> dict[str, Any]:
+    """A right `spec.podTemplate` that says something of everything; paths as in `manifest`."""
+    built = copy.deepcopy(_POD_TEMPLATE)
+    for path, value in changes:
+        _put(built, path, value)
+    return built
+
+
 def refusal(*changes: tuple[str, Any], base_dir: Path | None = BASE) -> InvalidManifest:
     with pytest.raises(InvalidManifest) as caught:
         parse(manifest(*changes), base_dir)
@@ -74,6 +124,7 @@ def only_error(*changes: tuple[str, Any], base_dir: Path | None = BASE) -> Field
 
 
 def _put(holder: Any, path: str, value: Any) -> None:
+    value = value if value is REMOVED else copy.deepcopy(value)  # a further change must not reach into it
     *parents, last = path.split("/")
     for key in parents:
         holder = holder[int(key)] if isinstance(holder, list) else holder.setdefault(key, {})

@@ -13,10 +13,18 @@ from tests.operator.fake_port import RUN, UID, FakeWorld, a_rung
 
 from trainingrun.api.errors import FieldError, InvalidManifest
 from trainingrun.control.effects import CreatePod, Decision, DeletePod, EmitEvent, WriteStatus
-from trainingrun.control.observed import Observed, PlanFailure, PlanOutcome, PlanResult, classify
+from trainingrun.control.observed import (
+    Observed,
+    PlanFailure,
+    PlanOutcome,
+    PlanResult,
+    Refusal,
+    classify,
+)
 from trainingrun.control.policy import Policy
 from trainingrun.control.reconcile import Outcome, reconcile
-from trainingrun.ports import Node, Pod, PodPhase, RunObject
+from trainingrun.control.refusal_book import RefusalBook
+from trainingrun.ports import Claim, Node, Pod, PodPhase, RunObject
 from trainingrun.protocol.messages import RunView, Termination
 from trainingrun.protocol.names import epoch_name, pod_name
 from trainingrun.protocol.records import (
@@ -155,6 +163,8 @@ class a_run:
         self.nodes: dict[str, Node] = {}
         self.view: RunView | None = None
         self.plan: PlanOutcome = None
+        self.claims: dict[str, Claim | None] = {}
+        self.refused: dict[int, Refusal] = {}
         self.with_nodes(2)
 
     def with_nodes(self, count: int, *, dead: tuple[int, ...] = ()) -> a_run:
@@ -189,6 +199,10 @@ class a_run:
         self.status = dict(status)
         return self
 
+    def has_refused(self, slot: int, message: str, *, count: int = 1, at: float = START) -> a_run:
+        self.refused[slot] = Refusal("Forbidden", message, count, at, at, 1)
+        return self
+
     def is_deleted(self) -> a_run:
         self.deleting = True
         return self
@@ -208,6 +222,8 @@ class a_run:
             nodes=self.nodes,
             view=self.view,
             plan=self.plan,
+            claims=self.claims,
+            refused=self.refused,
         )
 
 
@@ -238,6 +254,7 @@ class InstantPlans:
         if failure:
             self.answer = PlanFailure(failure)
         self.asked: list[Mapping[str, Any]] = []
+        self.refusals = RefusalBook()  # goes with the controller's process, as plans do
 
     def outcome(self, spec: Mapping[str, Any]) -> PlanOutcome:
         return self.answer if spec in self.asked else None
@@ -255,7 +272,7 @@ def resolve_plainly(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def step(world: FakeWorld, plans: InstantPlans, policy: Policy = POLICY) -> Outcome:
-    return reconcile(world, RUN, world.at, plans, resolve_plainly, policy)
+    return reconcile(world, RUN, world.at, plans, resolve_plainly, policy, plans.refusals)
 
 
 def settle(world: FakeWorld, plans: InstantPlans, policy: Policy = POLICY, most: int = 12) -> None:

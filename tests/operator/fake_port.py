@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tests.operator.fake_nodes import Nodes
+
 from trainingrun.ports import (
     Claim,
     Conflict,
@@ -19,6 +21,7 @@ from trainingrun.ports import (
     Pod,
     PodPhase,
     PodTemplate,
+    Refused,
     RunObject,
     Unavailable,
 )
@@ -28,7 +31,6 @@ from trainingrun.protocol.messages import (
     MemberView,
     Progress,
     RunView,
-    Termination,
 )
 from trainingrun.protocol.names import epoch_name, pod_name
 from trainingrun.protocol.records import (
@@ -53,7 +55,7 @@ class ControllerKilled(Exception):
     """The controller's process died here."""
 
 
-class FakeWorld:
+class FakeWorld(Nodes):
     def __init__(self, manifest: Mapping[str, Any], nodes: int = 2, at: float = 1_000_000.0) -> None:
         self.at = at
         self.run: RunObject | None = RunObject(RUN, UID, 1, "1", copy.deepcopy(dict(manifest)), {}, False, at)
@@ -72,6 +74,14 @@ class FakeWorld:
         self.created: list[str] = []
         self.reborn: list[str] = []  # names of pods that had trained and were created again
         self.status_writes = 0
+        self.quota: int | None = None  # most pods that may count at once
+        self.refusal: Refused | None = None  # of every pod
+        self.record_refusal: Refused | None = None
+        self.event_refusal: Refused | None = None
+        self.tries = 0  # to create a pod, refused ones included
+        self.asked: list[str] = []  # names of calls that are worth sparing
+        self.silent_nodes: set[str] = set()  # membership does not hear them
+        self.stuck: set[str] = set()  # names of pods that stay Terminating
 
     # ---- ControlPort
 
@@ -98,6 +108,8 @@ class FakeWorld:
 
     def create(self, record: Revision | Epoch) -> None:
         self._effect()
+        if self.record_refusal is not None:
+            raise self.record_refusal
         names = {one.name for one in (*self.revision_list, *self.epoch_list)} | self.foreign_records
         if record.name in names:
             raise Conflict(f"{record.name} exists")
@@ -113,11 +125,14 @@ class FakeWorld:
         return list(self.node_map.values())
 
     def membership(self, run_uid: str) -> RunView | None:
+        self.asked.append("membership")
         return None if self.membership_away else self.view
 
     def create_pod(self, template: PodTemplate) -> None:
         self._effect()
         name = pod_name(template.run, template.slot, template.incarnation)
+        self.tries += 1
+        self._admit(name)
         if name in self.pod_list:
             raise Conflict(f"{name} exists")
         seat = (template.slot, template.incarnation)
@@ -157,6 +172,8 @@ class FakeWorld:
 
     def emit(self, run: str, event: EventRecord) -> None:
         self._effect()
+        if self.event_refusal is not None:
+            raise self.event_refusal
         self.events.append(event)
 
     def wait_for_change(self, timeout_seconds: float) -> Collection[str] | None:
@@ -164,10 +181,21 @@ class FakeWorld:
         return None
 
     def claims(self, key: str, names: Collection[str]) -> Mapping[str, Claim | None]:
+        self.asked.append("claims")
         return {name: self.claim_map.get(name) for name in names}
 
     def pod_template(self, run: RunObject, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked.append("pod_template")
         return {"rendered": "once"}
+
+    def _admit(self, name: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        ended = (PodPhase.SUCCEEDED, PodPhase.FAILED)
+        used = sum(pod.phase not in ended for pod in self.pod_list.values())
+        if self.quota is not None and used >= self.quota:
+            text = f"exceeded quota: few, requested: pods=1, used: pods={used}, limited: pods={self.quota}"
+            raise Refused("Forbidden", f'pods "{name}" is forbidden: {text}')
 
     # ---- what happens to it
 
@@ -182,9 +210,6 @@ class FakeWorld:
         version = str(int(self.run.resource_version) + 1)
         self.run = dataclasses.replace(self.run, resource_version=version)
 
-    def change(self, name: str, **fields: Any) -> None:
-        self.pod_list[name] = dataclasses.replace(self.pod_list[name], **fields)
-
     def live(self, slot: int) -> list[Pod]:
         phases = (PodPhase.PENDING, PodPhase.RUNNING)
         return [
@@ -193,31 +218,6 @@ class FakeWorld:
             if pod.slot == slot and pod.run_uid == UID and pod.phase in phases and not pod.terminating
         ]
 
-    def kubelet(self) -> None:
-        """Starts pending pods on free nodes; ends what is to be deleted, except on dead nodes."""
-        for name, pod in list(self.pod_list.items()):
-            on_dead = pod.node in self.node_map and not self.node_map[pod.node].ready
-            if pod.terminating and not on_dead:
-                del self.pod_list[name]
-        busy = {
-            pod.node
-            for pod in self.pod_list.values()
-            if pod.phase is PodPhase.RUNNING and not pod.terminating
-        }
-        free = [node.name for node in self.node_map.values() if node.ready and node.name not in busy]
-        for name, pod in sorted(self.pod_list.items()):
-            if pod.phase is PodPhase.PENDING and not pod.terminating and free:
-                self.change(name, phase=PodPhase.RUNNING, node=free.pop(0), ready=True)
-
-    def lose_node(self, name: str) -> None:
-        self.node_map[name] = dataclasses.replace(self.node_map[name], ready=False)
-        for pod in list(self.pod_list.values()):
-            if pod.node == name and pod.phase is PodPhase.RUNNING:
-                self.change(pod.name, phase=PodPhase.FAILED, reason="NodeLost", ready=False)
-
-    def node_back(self, name: str) -> None:
-        self.node_map[name] = dataclasses.replace(self.node_map[name], ready=True)
-
     # ---- membership, much simplified: an epoch of whoever runs
 
     def membership_round(
@@ -225,7 +225,9 @@ class FakeWorld:
     ) -> None:
         """Make an epoch if the members changed or ranks died; otherwise report progress."""
         running = [
-            pod for pod in self.pod_list.values() if pod.phase is PodPhase.RUNNING and not pod.terminating
+            pod
+            for pod in self.pod_list.values()
+            if pod.phase is PodPhase.RUNNING and not pod.terminating and pod.node not in self.silent_nodes
         ]
         running = sorted((pod for pod in running if pod.run_uid == UID), key=lambda pod: pod.slot)
         if not self.revision_list or not running:
@@ -317,31 +319,6 @@ class FakeWorld:
         if summary.first_step_at:
             progress = Progress(summary.last_step, 2.5, summary.last_step * 4096, 40960.0, 1e-3, 300, summary)
         return RunView(UID, epoch.epoch, members, progress, False, "", "", None, False)
-
-    def finish(self, step: int = 300) -> None:
-        """Every running pod ends well; the one in the lowest slot wrote the model."""
-        running = sorted(
-            (pod for pod in self.pod_list.values() if pod.phase is PodPhase.RUNNING and not pod.terminating),
-            key=lambda pod: pod.slot,
-        )
-        for pod in running:
-            final = pod is running[0]
-            epoch = self.epoch_list[-1]
-            self.change(
-                pod.name,
-                phase=PodPhase.SUCCEEDED,
-                termination=Termination(
-                    0,
-                    "Done",
-                    epoch=epoch.epoch,
-                    step=step,
-                    tokens=step * 4096,
-                    loss=2.25,
-                    manifest=f"step-{step:08d}.e{epoch.epoch:04d}" if final else "",
-                    export="/models/demo" if final else "",
-                    summary=self._summary(epoch) if final else None,
-                ),
-            )
 
     def _effect(self) -> None:
         """Every change counts; the controller may be killed before it."""

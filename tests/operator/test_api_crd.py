@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,16 +12,19 @@ import kubernetes_validate
 import pytest
 import yaml
 from pydantic import BaseModel, Field
+from tests.cluster.crd_cases import CREATES, UNBREAKABLE, UPDATES
 from tests.operator.api_builders import BASE, ROOT, manifest
 
 from trainingrun.api import constants
 from trainingrun.api.conditions import initial_conditions
 from trainingrun.api.crd import custom_resource_definition, render, root_schema
+from trainingrun.api.errors import InvalidManifest
 from trainingrun.api.load import parse, resolve
 from trainingrun.api.schema import NotStructural, structural
 
 RULES = "x-kubernetes-validations"
-IMMUTABLE = {"task", "model", "data", "training", "resources", "parallelism", "output"}
+PASSED_ON = "x-kubernetes-preserve-unknown-fields"  # to the pod, as it is
+IMMUTABLE = {"task", "model", "data", "training", "resources", "parallelism", "output", "podTemplate"}
 METADATA = "root.metadata"  # belongs to the API server, which allows nothing but its type
 
 ALLOWED_KEYS = {
@@ -48,6 +52,7 @@ ALLOWED_KEYS = {
     "x-kubernetes-int-or-string",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-list-type",
+    PASSED_ON,
     RULES,
 }
 
@@ -73,12 +78,18 @@ def test_the_committed_file_is_what_the_models_give() -> None:
     assert committed == render(), "run make generate"
 
 
+def test_it_is_small_enough_for_client_side_apply_which_keeps_a_copy_in_an_annotation() -> None:
+    copy_of_it = json.dumps(yaml.safe_load(render()), separators=(",", ":"))
+    assert len(copy_of_it) < 100_000  # all annotations of an object may have 262144 bytes
+
+
 def test_it_is_the_same_every_time() -> None:
     assert render() == render()
 
 
-def test_kubernetes_knows_every_field_of_the_definition() -> None:
-    kubernetes_validate.validate(yaml.safe_load(render()), "1.35", strict=True)
+@pytest.mark.parametrize("version", [constants.OLDEST_KUBERNETES, constants.NEWEST_KUBERNETES])
+def test_kubernetes_knows_every_field_of_the_definition(version: str) -> None:
+    kubernetes_validate.validate(yaml.safe_load(render()), version, strict=True)
 
 
 @pytest.mark.parametrize(("path", "node"), NODES, ids=[path for path, _ in NODES])
@@ -100,8 +111,11 @@ def test_each_node_is_structural_described_and_bounded(path: str, node: dict[str
         assert "maxLength" in node or "enum" in node
     if kind in ("integer", "number"):
         assert {"minimum", "maximum"} <= set(node)
-    if "additionalProperties" in node:
+    if "additionalProperties" in node or PASSED_ON in node:
         assert "maxProperties" in node
+    if PASSED_ON in node:
+        assert path.startswith("root.spec.podTemplate.spec.")
+        assert "properties" not in node
     assert set(node.get("required", [])) <= set(node.get("properties", {}))
 
 
@@ -180,9 +194,23 @@ def test_rules_cover_what_the_models_check_across_fields() -> None:
         "spec.checkpoint.adopt",
         "spec.checkpoint.durable",
         "spec.output.uri",
+        "spec.podTemplate",
+        "spec.podTemplate.metadata.labels",
+        "spec.podTemplate.metadata.annotations",
+        "spec.podTemplate.spec.containers[0].volumeMounts",
     ):
         assert field in said
-    assert len(_rules()) == 32
+
+
+def test_every_rule_has_a_manifest_that_breaks_it_and_that_the_models_refuse_too() -> None:
+    """What the API server says to them is seen by the tests on a cluster."""
+    rules = {(path, number) for path, node in NODES for number in range(len(node.get(RULES, [])))}
+    tried = {case.rule for case in (*CREATES, *UPDATES)}
+    assert tried | UNBREAKABLE == rules
+    assert not tried & UNBREAKABLE
+    for case in CREATES:
+        with pytest.raises(InvalidManifest):
+            parse(manifest(*case.changes), None)
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_we_do() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.operator.api_builders import BASE, manifest, only_error
+from tests.operator.api_builders import BASE, a_pod_template, manifest, only_error
 
 from trainingrun.api import unsupported
 from trainingrun.api.load import parse
 from trainingrun.api.models import TrainingRun
 from trainingrun.api.translate import fields_at
+
+POD = "spec.podTemplate"
 
 # The intended shape of the API: each field that does not act yet, with a value as a user would write it.
 FIELDS: list[tuple[str, Any]] = [
@@ -54,7 +56,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/output/mergeAdapter", True),
     ("spec/tracking", {"mlflow": {"uri": "http://mlflow:5000"}}),
     ("spec/queueing", {"queueName": "team-a"}),
-    ("spec/podTemplate", {"metadata": {"labels": {"cost-centre": "nlp"}}}),
     ("spec/activeDeadlineSeconds", 604800),
     ("spec/ttlSecondsAfterFinished", 86400),
 ]
@@ -100,8 +101,18 @@ def test_adopting_the_checkpoints_of_another_run_is_refused_and_not_adopting_is_
     parse(manifest(("spec/checkpoint/adopt", False)), BASE)
 
 
+@pytest.mark.parametrize("path", [path for path in unsupported.FIELDS if path.startswith(POD)])
+def test_what_would_break_the_pods_is_refused_with_what_to_do(path: str) -> None:
+    field = path.replace("[]", "/0").replace(".", "/")
+    error = only_error(("spec/podTemplate", a_pod_template()), (field, {"x": 1}))
+    assert error.path == path.replace("[]", "[0]")
+    assert error.message == "not supported by this version"
+    assert error.fix.startswith(("remove it", "use "))
+
+
 def test_every_field_of_the_table_is_tried_here() -> None:
     tried = {path.replace("/0/", "[]/").replace("/", ".") for path, _ in FIELDS}
+    tried |= {path for path in unsupported.FIELDS if path.startswith(POD)}
     in_validation = {path for path in unsupported.FIELDS if path.startswith("spec.data.validation[].")}
     assert set(unsupported.FIELDS) - in_validation == tried
 

@@ -158,12 +158,6 @@ def test_a_loss_is_judged_when_a_pod_or_node_confirms_it():
     assert written(decide(run.observed(), START + 202))["disruptions"]["accountedEpoch"] == 2
 
 
-def test_a_loss_that_nothing_confirms_is_judged_ten_seconds_later():
-    run = a_run().pod(0).pod(1).epoch(1).epoch(2, slots=(0,), lost=SILENT, at=START + 200)
-    status = written(decide(run.observed(), START + 210))
-    assert status["disruptions"]["byCause"] == [{"cause": "Infrastructure", "count": 1}]
-
-
 def test_last_words_of_a_pod_that_is_gone_still_count():
     run = a_run().pod(0).pod(1, failed(1, "Application", "KeyError: 'x'")).epoch(1)
     run = with_status(run, decide(run.observed(), START + 150))

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 from tests.operator.control_builders import SPEC, condition, resolve_plainly
@@ -18,6 +19,7 @@ from trainingrun.control.loop import ControllerSettings, resolve_manifest, run_c
 from trainingrun.control.observed import PlanFailure, PlanPending, PlanResult
 from trainingrun.control.planning import PlanBook, answer, process_pool
 from trainingrun.control.queue import WorkQueue
+from trainingrun.ports import Refused
 
 QUICK = ControllerSettings(
     debounce_seconds=0.0, resync_seconds=0.01, first_backoff_seconds=0.01, plan_poll_seconds=0.01
@@ -171,6 +173,32 @@ def test_an_unreachable_cluster_at_the_start_is_survived():
         return len(world.created) == 2
 
     drive(world, until)
+
+
+def test_a_refusal_to_list_the_runs_is_survived(caplog):
+    world = FakeWorld({"spec": SPEC})
+    calls = []
+
+    def run_keys():
+        calls.append(1)
+        if len(calls) < 4:
+            raise Refused("Forbidden", "cannot list trainingruns")
+        return FakeWorld.run_keys(world)
+
+    world.run_keys = run_keys
+    drive(world, lambda seen: len(seen.created) == 2)
+    assert "cannot list trainingruns" in caplog.text
+
+
+def test_refused_pods_are_remembered_from_one_look_to_the_next(caplog):
+    caplog.set_level("INFO")
+    world = FakeWorld({"spec": SPEC})
+    world.refusal = Refused("Forbidden", "violates PodSecurity")
+    began = world.at
+    drive(world, lambda seen: seen.at > began + 200, settings=replace(QUICK, resync_seconds=1.0))
+    assert 3 <= world.tries <= 14
+    assert condition(world.status, "Stalled")["reason"] == "PodRefused"
+    assert caplog.text.count("violates PodSecurity") <= 14
 
 
 def test_a_stored_manifest_that_is_wrong_is_said_in_status():

@@ -1,7 +1,8 @@
 """Properties of the whole loop, in a world where anything may happen at any time.
 
 - deciding again changes nothing,
-- whatever happened and in whatever order it was seen, the seats and the counters end up the same,
+- whatever happened and in whatever order it was seen, the seats and the counters end up the same; pods that stay
+  Terminating for ever, refused pods and nodes that come and go included,
 - a controller that is killed after any single effect is continued by the next one, without duplicates.
 """
 
@@ -29,7 +30,7 @@ from tests.operator.fake_port import ControllerKilled, FakeWorld
 
 from trainingrun.control.decide import decide
 from trainingrun.control.reconcile import observe
-from trainingrun.ports import PodPhase
+from trainingrun.ports import PodPhase, Refused
 from trainingrun.protocol.records import Lost, RankExit
 
 EFFORT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +54,13 @@ ACTIONS = st.lists(
             "membership away",
             "membership back",
             "somebody edits",
+            "kubelet down",
+            "partition",
+            "pod sticks",
+            "quota shrinks",
+            "quota grows",
+            "pods are refused",
+            "pods are allowed",
         ]
     ),
     max_size=40,
@@ -89,11 +97,27 @@ def act(world: FakeWorld, action: str, plans: InstantPlans, pick: int) -> None:
             world.membership_away = False
         case "somebody edits":
             world.touch()
+        case "kubelet down":
+            world.node_not_ready(node, silent=False)
+        case "partition":
+            world.node_not_ready(node, silent=True)
+        case "pod sticks" if victim:
+            world.change(victim, terminating=True)
+            world.stuck.add(victim)
+        case "quota shrinks":
+            world.quota = pick % 3
+        case "quota grows":
+            world.quota = None
+        case "pods are refused":
+            world.refusal = Refused("Forbidden", "violates PodSecurity")
+        case "pods are allowed":
+            world.refusal = None
 
 
 def heal(world: FakeWorld, plans: InstantPlans) -> None:
     """Nothing breaks any more; the controller is given time."""
     world.membership_away = False
+    world.quota = world.refusal = None
     for name in world.node_map:
         world.node_back(name)
     for _ in range(8):
@@ -134,7 +158,7 @@ def test_deciding_again_at_the_same_time_wants_nothing_more(actions, picks):
         act(world, action, plans, pick)
     settle(world, plans)
     assert world.run is not None
-    observed = observe(world, world.run, plans, resolve_plainly)
+    observed = observe(world, world.run, plans, resolve_plainly, plans.refusals)
     assert kinds(decide(observed, world.at)) == []
 
 

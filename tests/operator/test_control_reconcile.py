@@ -22,7 +22,7 @@ from tests.operator.fake_port import RUN, UID, FakeWorld
 
 from trainingrun.control.counters import read_counters
 from trainingrun.control.decide import decide
-from trainingrun.control.observed import classify
+from trainingrun.control.observed import PlanPending, classify
 from trainingrun.control.reconcile import reconcile
 from trainingrun.protocol.records import Lost, RankExit
 
@@ -144,6 +144,16 @@ def test_an_unreachable_cluster_is_tried_again():
     world.unavailable = True
     assert step(world, plans).retry
     assert world.effects == 0
+
+
+def test_only_a_run_whose_plan_is_in_the_making_is_polled_for_it():
+    world, plans = a_world(), InstantPlans()
+    answer, plans.answer = plans.answer, PlanPending()
+    step(world, plans)
+    assert step(world, plans).planning
+    plans.answer = answer
+    for _ in range(4):
+        assert not step(world, plans).planning
 
 
 def test_a_run_that_is_gone_is_no_error():

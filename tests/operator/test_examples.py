@@ -8,7 +8,8 @@ from trainingrun.api.load import parse, read_manifest, resolve
 from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.search import plan
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if "kind: TrainingRun" in path.read_text())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -291,3 +291,23 @@ def test_every_refusal_is_a_user_error_with_a_hint(desk: Desk) -> None:
         desk.request()
     desk.manifest = broken
     desk.request()
+
+
+def test_what_acts_only_on_a_cluster_is_refused_with_its_field(desk: Desk) -> None:
+    desk.spec["data"]["sources"][0]["uri"] = "pvc://corpus/text"
+    desk.spec["output"]["uri"] = "pvc://models/x"
+    desk.spec["podTemplate"] = {"metadata": {"labels": {"team": "a"}}}
+    with pytest.raises(InvalidManifest) as caught:
+        desk.request()
+    assert [error.path for error in caught.value.errors] == [
+        "spec.data.sources[0].uri",
+        "spec.output.uri",
+        "spec.podTemplate",
+    ]
+    first, second, third = caught.value.errors
+    assert str(first) == (
+        "spec.data.sources[0].uri: claim corpus: this machine has no volume claims\n"
+        "  hint: use a file:// folder"
+    )
+    assert "claim models" in second.message
+    assert "there are no pods in a local run" in third.message

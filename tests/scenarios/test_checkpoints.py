@@ -146,6 +146,7 @@ def test_a_run_with_no_whole_checkpoint_left_stops_and_never_starts_again_from_s
     assert not line.leaks()
 
 
+@pytest.mark.local_only
 def test_a_run_whose_checkpoints_are_taken_away_waits_for_them_and_goes_on_when_they_are_back(
     tmp_path: Path,
 ) -> None:

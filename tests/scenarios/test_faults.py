@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.scenarios.line import Line
+from tests.scenarios.lines import uri_of
 from tests.scenarios.story import FP32_BOUND, FP64_BOUND, STEPS, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
@@ -30,7 +31,9 @@ def test_an_undisturbed_run_is_one_epoch_and_exports(calm: Told) -> None:
     assert calm.triggers == [Trigger.STARTED]
     assert calm.end.status["disruptions"].get("lostSteps", 0) == 0
     assert calm.losses.by_step[LONG] < calm.losses.by_step[1] - 1.0
-    assert (Path(calm.end.status["output"]["export"]) / "model.safetensors").exists()
+    export = calm.folder / "models" / "scenario"
+    assert calm.end.status["output"]["export"] == uri_of(export)
+    assert (export / "model.safetensors").exists()
 
 
 def test_a_killed_rank_costs_no_more_than_the_steps_since_the_snapshot(calm: Told, tmp_path: Path) -> None:

@@ -6,15 +6,18 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trainer.agent_process import AgentProcess, agents, wait_gone, wait_until
 from tests.trainer.fake_membership import FakeMembership
 
 from trainer.agent.endings import leaving
+from trainer.agent.main import process_exit_code
 from trainer.checkpoint import manifest
 from trainer.job import Mailbox, Result
 from trainingrun.protocol import names
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind
 
 
@@ -50,6 +53,30 @@ def test_a_file_that_is_no_specification_is_bad_configuration(
 ) -> None:
     said = ended(AgentProcess(tmp_path, membership.url, spec={"task": "pretrain"}), 64)
     assert "not a resolved one" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "true_code", "exit_code"),
+    [({"fake": {"steps": 0}}, 64, 0), ({"imports": "broken"}, 1, 1)],
+    ids=["never restarted", "restarted"],
+)
+def test_under_a_kubelet_an_end_that_must_not_be_restarted_is_a_success_with_the_true_code_in_its_last_words(
+    tmp_path: Path, membership: FakeMembership, options: dict[str, Any], true_code: int, exit_code: int
+) -> None:
+    with agents(
+        AgentProcess(tmp_path, membership.url, **options, **{names.ENV_RESTART_POLICY: "OnFailure"})
+    ) as (agent,):
+        assert agent.wait(60) == exit_code
+        termination = agent.termination()
+        assert termination is not None
+        assert termination.exit_code == true_code
+
+
+def test_only_endings_that_must_not_be_restarted_look_like_success() -> None:
+    codes = [*ExitCode, 137, 139]
+    same = [int(code) for code in codes if process_exit_code(code, "OnFailure") == code]
+    assert same == [0, 1, 65, 137, 139]
+    assert all(process_exit_code(code, policy) == code for code in codes for policy in ("", "Never"))
 
 
 def test_a_missing_variable_is_bad_configuration(tmp_path: Path, membership: FakeMembership) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.agent import exits, facts, last_words
+from trainer.agent import exits, facts, last_words, surroundings
+from trainer.agent.credentials import Credentials
 from trainer.agent.endings import BadConfiguration, Left
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
@@ -177,6 +178,69 @@ def test_last_words_are_whole_and_fit_what_a_kubelet_keeps(tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["termination"]
     path.write_text(json.dumps({"exitCode": 1})[:-3])
     assert last_words.read(path) is None
+
+
+def test_last_words_are_left_in_a_file_whose_folder_takes_no_other(tmp_path: Path) -> None:
+    """As a kubelet mounts it: nothing can be made beside the file, and it cannot be replaced."""
+    words = Termination(64, "BadConfiguration", "a longer message than the next")
+    with (tmp_path / "mounted").open("w+b") as mounted:
+        path = Path(f"/proc/self/fd/{mounted.fileno()}")
+        last_words.write(path, words)
+        assert last_words.read(path) == words
+        last_words.write(path, Termination(0, "Done"))
+        assert last_words.read(path) == Termination(0, "Done")
+
+
+def test_credentials_come_with_https_and_only_together() -> None:
+    secure = {names.ENV_MEMBERSHIP_URL: "https://membership.operator.svc:8443"}
+    files = {names.ENV_MEMBERSHIP_CA: "/run/ca.crt", names.ENV_MEMBERSHIP_TOKEN: "/run/token"}
+    assert from_environment(ENVIRONMENT).credentials is None
+    settings = from_environment({**ENVIRONMENT, **secure, **files, names.ENV_LOG_STDOUT: "1"})
+    assert settings.credentials == Credentials(Path("/run/ca.crt"), Path("/run/token"))
+    assert settings.log_stdout
+    for wrong in (files, secure, {**secure, names.ENV_MEMBERSHIP_CA: "/run/ca.crt"}):
+        with pytest.raises(BadConfiguration, match="an https URL needs both files, an http one none"):
+            from_environment({**ENVIRONMENT, **wrong})
+    with pytest.raises(BadConfiguration, match=f"{names.ENV_RESTART_POLICY}='Always' is not 'OnFailure' or"):
+        from_environment({**ENVIRONMENT, names.ENV_RESTART_POLICY: "Always"})
+
+
+@pytest.mark.parametrize(
+    ("token", "expired"),
+    [
+        ("", False),
+        ("abc", False),
+        ("a.b.c", False),
+        (".eyJleHAiOjF9.", True),
+        (".eyJleHAiOjk5OTk5OTk5OTl9.", False),
+    ],
+)
+def test_a_token_knows_when_it_has_run_out(tmp_path: Path, token: str, expired: bool) -> None:
+    (tmp_path / "token").write_text(token)
+    assert Credentials(tmp_path / "ca.crt", tmp_path / "token").expired() is expired
+    assert not Credentials(tmp_path / "ca.crt", tmp_path / "none").expired()
+
+
+def test_what_a_bare_container_lacks_is_below_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)  # nobody's
+    cache = tmp_path / "cache"
+    found = surroundings.missing({"HOME": "/nonexistent", "HF_HOME": "/models"}, cache)
+    assert (found["USER"], found["LOGNAME"], found["HOME"]) == ("trainer", "trainer", str(cache / "home"))
+    assert found["TRITON_CACHE_DIR"] == str(cache / "triton")
+    assert "HF_HOME" not in found
+    assert "TMPDIR" not in found
+    assert (cache / "home").is_dir()
+    monkeypatch.setattr(surroundings, "_temporary_folders", lambda environment: ["/proc"])
+    assert surroundings.missing({"HOME": str(tmp_path), "USER": "me", "LOGNAME": "me"}, cache) == {
+        "TMPDIR": str(cache / "tmp")
+    }
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    assert surroundings.missing({"HOME": str(tmp_path)}, tmp_path / "cache") == {}
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_device_and_the_memory_kills_are_read_where_the_kernel_shows_them(tmp_path: Path) -> None:

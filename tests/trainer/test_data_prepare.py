@@ -111,8 +111,8 @@ def test_a_bad_line_is_named(tmp_path: Path, content: str, message: str) -> None
             "file:///does/not/exist.txt",
             r"spec.data.sources\[0\].uri: 'file:///does/not/exist.txt': there is no file",
         ),
-        ("s3://lake/chat", r"'s3://lake/chat': not a source that can be read here. Fix: use file:///PATH"),
-        ("python-stdlib:tests", r"not a source"),
+        ("s3://lake/chat", r"'s3://lake/chat': not a place that can be used here. Fix: use file:///PATH"),
+        ("python-stdlib:tests", r"not a place"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_refused(tmp_path: Path, uri: str, message: str) -> None:

@@ -107,7 +107,7 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
         threads_per_process=max(
             1, int(_cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))
         ),
-        output=_folder("spec.output.uri", spec["output"]["uri"]),
+        output=path_of(spec["output"]["uri"], "spec.output.uri"),
     )
 
 
@@ -238,19 +238,12 @@ def _schedule(schedule: dict[str, Any]) -> ScheduleConfig:
 def _checkpoint(checkpoint: dict[str, Any]) -> CheckpointConfig:
     durable = checkpoint["durable"]
     return CheckpointConfig(
-        location=_folder("spec.checkpoint.location.uri", checkpoint["location"]["uri"]),
+        location=path_of(checkpoint["location"]["uri"]),
         memory_interval_steps=checkpoint["memory"]["intervalSteps"],
         durable_interval_seconds=durable["intervalSeconds"],
         durable_interval_steps=durable["intervalSteps"],
         keep_last=durable["keepLast"],
     )
-
-
-def _folder(field: str, uri: str) -> Path:
-    try:
-        return path_of(uri)
-    except ConfigError:
-        raise ConfigError(field, uri, "not a folder that can be used", "use file:///PATH") from None
 
 
 def _global_batch(batch: dict[str, Any], sequence_length: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -30,6 +31,7 @@ from trainer.report import Reporter
 from trainer.schedule import Schedule
 from trainer.state import TrainingState
 from trainer.step import StepResult, StepRunner, Votes
+from trainer.uris import shown
 from trainingrun.protocol.records import RestoreSource
 
 log = logging.getLogger(__name__)
@@ -205,7 +207,7 @@ def done(run: Run) -> Result:
         return result
     say(run, "exporting")
     folder = export(run.config.checkpoint.location, name, run.job.spec, run.data, run.config.output)
-    return replace(result, final=True, export=folder, progress=run.reporter.progress(run.state))
+    return replace(result, final=True, export=shown(Path(folder)), progress=run.reporter.progress(run.state))
 
 
 def post(run: Run) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.errors import ConfigError
+from trainer.uris import uri_of
 
 SOURCE_FILE = "source.json"  # written into every export: which checkpoint it came from
 
@@ -20,7 +21,7 @@ def check_replaceable(folder: Path) -> None:
         return
     raise ConfigError(
         "spec.output.uri",
-        f"file://{folder}",
+        uri_of(folder),
         "something that is not an exported model is there, and exporting would replace it",
         "name another folder, or move away what is there",
     )

@@ -47,11 +47,3 @@ def at_most_one(path: str, first: str, second: str) -> dict[str, str]:
         f"!(has(self.{first}) && has(self.{second}))",
         f"{path}: takes at most one of {first} and {second}; hint: remove one of them",
     )
-
-
-ABSOLUTE_PATHS = rule(
-    "!self.startsWith('file:') || self.startsWith('file:///')",
-    "a file:// path must be absolute; hint: write file:/// and the path from the root",
-    "%s is not an absolute path; hint: write file:/// and the path from the root",
-    "self",
-)

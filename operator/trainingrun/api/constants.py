@@ -16,6 +16,11 @@ SINGULAR = "trainingrun"
 SHORT_NAME = "trun"
 CATEGORY = "training"
 
+OLDEST_KUBERNETES = "1.31"
+"""Oldest Kubernetes that the CRD and the pods are made for: their schemas, and the CEL functions of the rules."""
+NEWEST_KUBERNETES = "1.35"
+"""Newest Kubernetes that the cluster tests run on."""
+
 NAME_LIMIT = 40
 """Longest name of a run: pods are `<name>-<slot>-<incarnation>`, and a host name ends at 63 characters."""
 
@@ -72,8 +77,16 @@ class Reason(StrEnum):
     NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     LOCATION_IN_USE = "LocationInUse"  # the checkpoint location belongs to another run
     REVISION_CONFLICT = "RevisionConflict"  # a record or pod of ours carries another run's identity
+    CLAIM_MISSING = "ClaimMissing"  # a volume claim that the spec names is not there
+    CLAIM_NOT_SHARED = "ClaimNotShared"  # it can be used by one node at a time only
+    CLAIM_READ_ONLY = "ClaimReadOnly"  # the run has to write to it
+    POD_REFUSED = "PodRefused"  # Pod Security, LimitRange, a missing service account, …
+    RECORD_REFUSED = "RecordRefused"
+    IMAGE_ERROR = "ImageError"
+    POD_CANNOT_START = "PodCannotStart"  # or ends again and again before it can work
     # waiting for somebody else
     MEMBERSHIP_UNREACHABLE = "MembershipUnreachable"
+    QUOTA_EXCEEDED = "QuotaExceeded"
     # of CheckpointFresh
     CHECKPOINT_SAVED = "CheckpointSaved"
     CHECKPOINT_STALE = "CheckpointStale"
@@ -143,5 +156,9 @@ class EventReason(StrEnum):
     NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     MEMBERSHIP_UNREACHABLE = "MembershipUnreachable"
     WAITING_FOR_NODES = "WaitingForNodes"
+    CLAIM_UNUSABLE = "ClaimUnusable"
+    REFUSED = "Refused"  # a pod or a record
+    IMAGE_ERROR = "ImageError"
+    POD_CANNOT_START = "PodCannotStart"
     COMPLETED = "Completed"
     FAILED = "Failed"

@@ -27,6 +27,7 @@ COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the run was created."),
     ("Goodput", "integer", ".status.goodput.permille", 1, "Productive share of the time, in thousandths."),
     ("Checkpoint", "integer", ".status.checkpoint.durable.step", 1, "Step of the newest durable checkpoint."),
+    ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "The state in words."),
 )
 
 

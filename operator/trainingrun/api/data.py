@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from trainingrun.api import uris
 from trainingrun.api.base import DNS_LABEL_PATTERN, Block
-from trainingrun.api.cel import ABSOLUTE_PATHS, rules
+from trainingrun.api.cel import rules
 
 
 class DataSource(Block):
@@ -23,10 +23,11 @@ class DataSource(Block):
     uri: Annotated[str, AfterValidator(uris.check_data_uri)] = Field(
         min_length=1,
         max_length=uris.URI_LIMIT,
-        description="Where it is: file:// and the path of a text file or of a folder of text files, or "
-        "python-stdlib:train or python-stdlib:heldout, disjoint parts of the source and documentation of the "
-        "Python standard library that runs the trainer.",
-        json_schema_extra={"pattern": uris.DATA_PATTERN, **rules(ABSOLUTE_PATHS)},
+        description="Where it is: file:// and the path of a text file or of a folder of text files, "
+        "pvc://claim/path for one on a PersistentVolumeClaim beside the run, or python-stdlib:train or "
+        "python-stdlib:heldout, disjoint parts of the source and documentation of the Python standard "
+        "library that runs the trainer.",
+        json_schema_extra=rules(*uris.DATA_RULES),
     )
     format: Literal["Text"] = Field(
         description="How it is read. Text: documents of plain text, tokenised once and cached by content."

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StrictBool
 
 from trainingrun.api import unsupported, uris
 from trainingrun.api.base import Block
-from trainingrun.api.cel import ABSOLUTE_PATHS, at_most_one, never_changes, rule, rules
+from trainingrun.api.cel import at_most_one, never_changes, rule, rules
 from trainingrun.api.constants import Cause
 from trainingrun.api.errors import FieldError
 
@@ -20,11 +20,12 @@ DURABLE_SECONDS = 300
 class Location(Block):
     """Where durable checkpoints are. It belongs to one run."""
 
-    uri: Annotated[str, AfterValidator(uris.check_file_uri)] = Field(
+    uri: Annotated[str, AfterValidator(uris.check_folder_uri)] = Field(
         min_length=1,
         max_length=uris.URI_LIMIT,
-        description="file:// and the path of a folder that every node can write to.",
-        json_schema_extra={"pattern": uris.FILE_PATTERN, **rules(ABSOLUTE_PATHS)},
+        description="A folder that every node can write to: pvc://claim/path on a PersistentVolumeClaim "
+        "beside the run, or file:// and its path.",
+        json_schema_extra=rules(*uris.FOLDER_RULES),
     )
 
 
@@ -160,9 +161,10 @@ class Output(Block):
     format: Literal["Safetensors"] = Field(
         "Safetensors", description="A folder that transformers loads, with weights as safetensors."
     )
-    uri: Annotated[str, AfterValidator(uris.check_file_uri)] = Field(
+    uri: Annotated[str, AfterValidator(uris.check_folder_uri)] = Field(
         min_length=1,
         max_length=uris.URI_LIMIT,
-        description="file:// and the path of the folder.",
-        json_schema_extra={"pattern": uris.FILE_PATTERN, **rules(ABSOLUTE_PATHS)},
+        description="The folder: pvc://claim/path on a PersistentVolumeClaim beside the run, or file:// and "
+        "its path.",
+        json_schema_extra=rules(*uris.FOLDER_RULES),
     )

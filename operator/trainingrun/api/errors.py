@@ -8,6 +8,8 @@
 | 3 | NOTHING_FITS | no plan fits the machines |
 | 4 | RUN_FAILED | the run gave up, or no checkpoint can be used; its status says why |
 | 5 | MISSING | a file or a run that was named is not there |
+| 6 | TIMEOUT | what was waited for has not come within the time allowed |
+| 7 | UNREACHABLE | the cluster does not answer, or does not allow what was asked |
 
 Every error says where, which value, and what to do: `str(error)` is what the user reads.
 """
@@ -26,6 +28,8 @@ class CliExit(IntEnum):
     NOTHING_FITS = 3
     RUN_FAILED = 4
     MISSING = 5
+    TIMEOUT = 6
+    UNREACHABLE = 7
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, StrictBool, field_validator
 
 from trainingrun.api import uris
 from trainingrun.api.base import Block
-from trainingrun.api.cel import ABSOLUTE_PATHS, exactly_one, rule, rules
+from trainingrun.api.cel import exactly_one, rule, rules
 from trainingrun.api.errors import FieldError
 
 _CONFIG = "spec.model.config"
@@ -118,15 +118,16 @@ class Tokenizer(Block):
     uri: str | None = Field(
         None,
         max_length=uris.URI_LIMIT,
-        description="A tokenizer in the form that transformers loads: file:// and the path of its folder.",
-        json_schema_extra={"pattern": uris.FILE_PATTERN, **rules(ABSOLUTE_PATHS)},
+        description="The folder of a tokenizer in the form that transformers loads: pvc://claim/path on a "
+        "PersistentVolumeClaim beside the run, or file:// and its path.",
+        json_schema_extra=rules(*uris.FOLDER_RULES),
     )
     train: TokenizerTraining | None = Field(None, description="Train one on the training data.")
 
     @field_validator("uri")
     @classmethod
     def _known_place(cls, uri: str | None) -> str | None:
-        return None if uri is None else uris.check_file_uri(uri)
+        return None if uri is None else uris.check_folder_uri(uri)
 
     def problems(self) -> Iterator[FieldError]:
         if (self.uri is None) == (self.train is None):

@@ -108,9 +108,12 @@ def parse(manifest: Mapping[str, Any], base_dir: Path | None, source: str = "") 
 def resolve(run: TrainingRun, base_dir: Path | None) -> dict[str, Any]:
     """The spec in API form with every default filled in and every path absolute: JSON data.
 
-    The same input gives the same answer. Fields that stay null are measured or planned later.
+    The same input gives the same answer. Fields that stay null are measured or planned later. `podTemplate` is
+    there only when the manifest has one, with the fields that it names.
     """
-    spec: dict[str, Any] = run.spec.model_dump(mode="json", by_alias=True)
+    spec: dict[str, Any] = run.spec.model_dump(mode="json", by_alias=True, exclude={"pod_template"})
+    if run.spec.pod_template is not None:
+        spec["podTemplate"] = run.spec.pod_template.model_dump(mode="json", by_alias=True, exclude_none=True)
     spec["model"]["config"] = run.spec.model.config.model_dump(mode="json", by_alias=True, exclude_none=True)
     spec["resources"]["processesPerNode"] = run.spec.resources.processes
     durable = spec["checkpoint"]["durable"]

@@ -20,6 +20,7 @@ from trainingrun.api.durability import Checkpoint, Output, Recovery
 from trainingrun.api.errors import FieldError
 from trainingrun.api.language_model import Model
 from trainingrun.api.placement import Parallelism, Resources, Scale
+from trainingrun.api.pod_template import PodTemplate
 from trainingrun.api.training import Training
 
 NAME_RULES = (
@@ -64,6 +65,11 @@ class TrainingRunSpec(Block):
                 "hint: give the model another folder",
                 "self.output.uri",
             ),
+            rule(
+                "has(self.podTemplate) == has(oldSelf.podTemplate)",
+                "spec.podTemplate: cannot be added to a run, or taken from it, once the run exists; "
+                "hint: delete the run, or create one with another name and another checkpoint location",
+            ),
         )
     )
 
@@ -98,6 +104,11 @@ class TrainingRunSpec(Block):
     )
     output: Output = Field(
         description="The model that the run leaves.", json_schema_extra=rules(never_changes("spec.output"))
+    )
+    pod_template: PodTemplate | None = Field(
+        None,
+        description="What is added to the pods of the run.",
+        json_schema_extra=rules(never_changes("spec.podTemplate")),
     )
 
     def problems(self) -> Iterator[FieldError]:

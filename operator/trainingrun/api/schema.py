@@ -34,6 +34,8 @@ def _convert(node: Schema, definitions: dict[str, Schema], path: str) -> Schema:
         result["enum"] = [result.pop("const")]
     if "default" in result and result["default"] is None:
         del result["default"]
+    if result.get("x-kubernetes-preserve-unknown-fields"):
+        result.pop("additionalProperties", None)  # says the same
     if "properties" in result:
         result.pop("additionalProperties", None)
         result["properties"] = {

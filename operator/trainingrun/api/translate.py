@@ -176,7 +176,7 @@ def fields_at(root: type[BaseModel], loc: Loc) -> dict[str, Any]:
 
 
 def _choices(root: type[BaseModel], loc: Loc) -> list[str]:
-    return [choice for choice in get_args(_annotation(root, loc)) if isinstance(choice, str)]
+    return [choice for choice in _inside(_annotation(root, loc)) if isinstance(choice, str)]
 
 
 def _annotation(root: type[BaseModel], loc: Loc) -> Any:
@@ -193,10 +193,17 @@ def _annotation(root: type[BaseModel], loc: Loc) -> Any:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *get_args(annotation)):
+    for candidate in _inside(annotation):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
     return None
+
+
+def _inside(annotation: Any) -> Iterator[Any]:
+    """The annotation and all that it is made of: `list[X] | None` has `X` in it."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _inside(part)
 
 
 def _plain(number: Any) -> str:

@@ -11,6 +11,10 @@ import re
 _LATER_TASK = "remove it; tasks other than pretrain are planned"
 _SECRET = "remove it; only places that need no secret are supported"
 _ALWAYS_ONE = "remove it; it is always 1"
+_DECIDES = "remove it; the operator decides it"
+_RESTRICTED = "remove it; pods keep the restricted Pod Security level"
+_CLAIM = "use a persistentVolumeClaim; pods keep the restricted Pod Security level"
+_AGENT = "remove it; the container runs the operator's agent, which reports by itself"
 
 FIELDS: dict[str, str] = {
     "spec.suspend": "remove it; a run is stopped for good by deleting it",
@@ -56,10 +60,62 @@ FIELDS: dict[str, str] = {
     "spec.output.mergeAdapter": "remove it; all weights are trained",
     "spec.tracking": "remove it",
     "spec.queueing": "remove it",
-    "spec.podTemplate": "remove it",
     "spec.activeDeadlineSeconds": "remove it, and limit spec.training.duration",
     "spec.ttlSecondsAfterFinished": "remove it",
 }
+
+_POD: dict[str, str] = {
+    "restartPolicy": _DECIDES,
+    "hostname": "remove it; pods are named by the operator",
+    "subdomain": "remove it; pods are named by the operator",
+    "nodeName": "use nodeSelector or affinity",
+    "hostNetwork": _RESTRICTED,
+    "hostPID": _RESTRICTED,
+    "hostIPC": _RESTRICTED,
+    "initContainers": "remove it, and prepare files in the image or on a claim",
+    "automountServiceAccountToken": "remove it; workers need no Kubernetes API",
+    "enableServiceLinks": _DECIDES,
+    "shareProcessNamespace": _DECIDES,
+    "activeDeadlineSeconds": "remove it, and limit spec.training.duration",
+    "resources": "remove it, and use spec.resources.perNode",
+    "resourceClaims": "remove it, and use spec.resources.perNode",
+    "topologySpreadConstraints": "use affinity",
+    "schedulingGates": "remove it",
+    "dnsPolicy": "remove it",
+    "dnsConfig": "remove it",
+    "hostAliases": "remove it",
+    "securityContext.runAsNonRoot": "remove it; it is always true",
+    "securityContext.sysctls": _RESTRICTED,
+    "securityContext.appArmorProfile": _RESTRICTED,
+    "volumes[].hostPath": _CLAIM,
+    "volumes[].nfs": _CLAIM,
+    "containers[].command": "remove it; an image is started with python -m trainer.agent",
+    "containers[].args": "remove it; an image is started with python -m trainer.agent",
+    "containers[].workingDir": "remove it",
+    "containers[].ports": "remove it; workers of a run reach each other on every port",
+    "containers[].resources": "remove it, and use spec.resources.perNode",
+    "containers[].livenessProbe": _AGENT,
+    "containers[].readinessProbe": _AGENT,
+    "containers[].startupProbe": _AGENT,
+    "containers[].lifecycle": _AGENT,
+    "containers[].terminationMessagePath": _DECIDES,
+    "containers[].terminationMessagePolicy": _DECIDES,
+    "containers[].restartPolicy": _DECIDES,
+    "containers[].stdin": "remove it",
+    "containers[].tty": "remove it",
+    "containers[].volumeDevices": "remove it, and mount a volume",
+    "containers[].volumeMounts[].subPathExpr": "use subPath",
+    "containers[].volumeMounts[].mountPropagation": _RESTRICTED,
+    "containers[].env[].valueFrom.resourceFieldRef": "use value; spec.resources.perNode has the number",
+    "containers[].securityContext.privileged": _RESTRICTED,
+    "containers[].securityContext.allowPrivilegeEscalation": _RESTRICTED,
+    "containers[].securityContext.capabilities": _RESTRICTED,
+    "containers[].securityContext.runAsNonRoot": "remove it; it is always true",
+    "containers[].securityContext.procMount": _RESTRICTED,
+    "containers[].securityContext.seccompProfile": "use spec.podTemplate.spec.securityContext",
+    "containers[].securityContext.seLinuxOptions": "use spec.podTemplate.spec.securityContext",
+}
+FIELDS |= {f"spec.podTemplate.spec.{path}": fix for path, fix in _POD.items()}
 
 ADOPT_FIX = "remove it, and use another location: a run goes on from its own checkpoints only"
 """For `spec.checkpoint.adopt: true`, a value that is no name out of a list. Restore points are ordered by the

@@ -1,44 +1,97 @@
-"""The places that a manifest can name: files, and the sources of the Python standard library.
+"""The places that a manifest can name: files, folders of a volume claim, and the Python standard library's sources.
 
-Pure: whether a file is there is checked in `load`. Used by the models, and by `load` to make paths absolute.
+Pure: whether a file is there is checked in `load`, whether a claim is there by the controller. Used by the models
+(the same rules once in Python and once in CEL), by `claims`, and by `load` to make paths absolute.
 """
 
 from __future__ import annotations
 
 import os.path
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainingrun.api.base import refusal, shorten
+from trainingrun.api.cel import rule
 from trainingrun.api.errors import FieldError
 
 FILE = "file://"
+PVC = "pvc://"
 STDLIB_URIS = ("python-stdlib:train", "python-stdlib:heldout")
 URI_LIMIT = 1024
+CLAIM_LIMIT = 253
 
-FILE_PATTERN = r"^file://[^\x00-\x1f\x7f]+$"
-DATA_PATTERN = r"^(file://[^\x00-\x1f\x7f]+|python-stdlib:(train|heldout))$"
+_FILE = r"file://[^\x00-\x1f\x7f]+"
+_CLAIM = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+# A segment begins with at most one dot, so that neither `.` nor `..` is one.
+_SEGMENT = r"\.?[A-Za-z0-9_@+=,~-][A-Za-z0-9._@+=,~-]*"
+_PVC = rf"pvc://{_CLAIM}(/{_SEGMENT})+/?"
+_FOLDER = re.compile(rf"(?:{_SEGMENT}/)*{_SEGMENT}/?")
 
-_LATER = ("hf", "s3", "gs", "az", "pvc", "http", "https")
+_LATER = ("hf", "s3", "gs", "az", "http", "https")
+_PVC_FORM = "pvc://claim/path"
+_FIX_FOLDER = f"use file:///path or {_PVC_FORM}"
+_FIX_DATA = f"use file:///path, {_PVC_FORM} or {' or '.join(STDLIB_URIS)}"
 
 
-def check_file_uri(uri: str) -> str:
-    """`file://…`, or refused with what to write instead. For field validators."""
+@dataclass(frozen=True)
+class ClaimPath:
+    """`pvc://claim/path`: a folder or file inside of a volume claim that is beside the run."""
+
+    name: str
+    path: str  # relative to the root of the volume, without a slash at either end
+
+
+def check_folder_uri(uri: str) -> str:
+    """`file://…` or `pvc://claim/path`, or refused with what to write instead. For field validators."""
     if uri.startswith(FILE):
         return _checked_path(uri)
-    raise refusal(_refused(uri, "a file:// URI"))
+    if uri.startswith(PVC):
+        return _checked_claim(uri)
+    raise refusal(_refused(uri, f"a file:// URI or {_PVC_FORM}"))
 
 
 def check_data_uri(uri: str) -> str:
+    """`file://…`, `pvc://claim/path`, or a part of the standard library."""
     if uri in STDLIB_URIS:
         return uri
     if uri.startswith(FILE):
         return _checked_path(uri)
+    if uri.startswith(PVC):
+        return _checked_claim(uri)
     if uri.startswith("python-stdlib"):
         names = " or ".join(STDLIB_URIS)
         raise refusal(
             FieldError("", uri, f"{shorten(uri)} is not a part of the standard library", f"use {names}")
         )
-    raise refusal(_refused(uri, f"a file:// URI, {' or '.join(STDLIB_URIS)}"))
+    raise refusal(_refused(uri, f"a file:// URI, {_PVC_FORM}, {' or '.join(STDLIB_URIS)}"))
+
+
+def _uri_rule(pattern: str, fix: str) -> dict[str, str]:
+    return rule(
+        f"self.matches(r'^({pattern})$')",
+        f"is not a place that this version can use; hint: {fix}",
+        f"%s is not a place that this version can use; hint: {fix}",
+        "self",
+    )
+
+
+_ABSOLUTE = rule(
+    "!self.startsWith('file:') || self.startsWith('file:///')",
+    "a file:// path must be absolute; hint: write file:/// and the path from the root",
+    "%s is not an absolute path; hint: write file:/// and the path from the root",
+    "self",
+)
+FOLDER_RULES = (_uri_rule(f"{_FILE}|{_PVC}", _FIX_FOLDER), _ABSOLUTE)
+DATA_RULES = (_uri_rule(f"{_FILE}|{_PVC}|python-stdlib:(train|heldout)", _FIX_DATA), _ABSOLUTE)
+
+
+def claim_of(uri: str) -> ClaimPath | None:
+    """The parts of a `pvc://` URI that was checked; None for another kind of place."""
+    if not uri.startswith(PVC):
+        return None
+    name, _, path = uri.removeprefix(PVC).partition("/")
+    return ClaimPath(name, path.strip("/"))
 
 
 def file_path(uri: str) -> str | None:
@@ -64,6 +117,22 @@ def _checked_path(uri: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in path):
         message = f"{shorten(uri)} has a control character in its path"
         raise refusal(FieldError("", uri, message, "remove it"))
+    return uri
+
+
+def _checked_claim(uri: str) -> str:
+    name, _, path = uri.removeprefix(PVC).partition("/")
+    if not re.fullmatch(_CLAIM, name) or len(name) > CLAIM_LIMIT:
+        message = f"{shorten(uri)}: {shorten(name)} cannot be the name of a PersistentVolumeClaim"
+        fix = f"write {_PVC_FORM}, with the claim's own name: lower-case letters, digits, '-' and '.'"
+        raise refusal(FieldError("", uri, message, fix))
+    if not path.strip("/"):
+        message = f"{shorten(uri)} has no path"
+        raise refusal(FieldError("", uri, message, f"name a folder of the volume: pvc://{name}/path"))
+    if not _FOLDER.fullmatch(path):
+        message = f"{shorten(uri)}: {shorten(path)} is not a path inside of the volume"
+        fix = "write names of letters, digits and ._@+=,~- with one / between them, and none that is . or .."
+        raise refusal(FieldError("", uri, message, fix))
     return uri
 
 

@@ -33,11 +33,8 @@ def explanation(
     inventory: Inventory,
 ) -> str:
     rung = planned.rung
-    heading = (
-        f"{name} on {counted(rung.nodes, 'node')}: tensor {rung.tensor} x shard {rung.shard} x replicate "
-        f"{rung.replicate} x pipeline {rung.pipeline} = {rung.world} processes; "
-        f"{human_count(path.parameters)} parameters"
-    )
+    mesh = mesh_equation(rung.tensor, rung.shard, rung.replicate, rung.pipeline)
+    heading = f"{name} on {counted(rung.nodes, 'node')}: {mesh}; {human_count(path.parameters)} parameters"
     return "\n".join(
         [
             heading,
@@ -52,6 +49,14 @@ def explanation(
             "Neighbours",
             *_neighbours(planned, model, training, inventory),
         ]
+    )
+
+
+def mesh_equation(tensor: int, shard: int, replicate: int, pipeline: int) -> str:
+    """The axes of the mesh, the fastest first, and their product."""
+    world = tensor * shard * replicate * pipeline
+    return (
+        f"tensor {tensor} x shard {shard} x replicate {replicate} x pipeline {pipeline} = {world} processes"
     )
 
 

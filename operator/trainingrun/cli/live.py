@@ -42,16 +42,31 @@ def status_line(scene: Scene) -> str:
         return _start_up(scene, view)
     progress = view.progress
     training = sum(member.in_epoch and member.phase is AgentPhase.RUNNING for member in view.members)
-    parts = [
-        f"step {progress.step}/{progress.total_steps}",
-        f"loss {progress.loss:.3f}",
-        f"{progress.tokens_per_second:,.0f} tok/s",
-        f"nodes {training}/{scene.nodes_wanted}",
-        f"epoch {view.epoch}",
-        f"ETA {duration(seconds_left(progress))}",
-    ]
+    line = training_line(
+        f"{progress.step}/{progress.total_steps}",
+        progress.loss,
+        progress.tokens_per_second,
+        f"{training}/{scene.nodes_wanted}",
+        view.epoch,
+        seconds_left(progress),
+    )
     activities = _activities(view)
-    return "  ".join(parts) + (f"  ({activities})" if activities else "")
+    return line + (f"  ({activities})" if activities else "")
+
+
+def training_line(
+    steps: str, loss: float, tokens_per_second: float, nodes: str, epoch: int, left: float | None
+) -> str:
+    """`steps` and `nodes`: `done/all`; `left`: seconds to the end, None when it is not known."""
+    parts = [
+        f"step {steps}",
+        f"loss {loss:.3f}",
+        f"{tokens_per_second:,.0f} tok/s",
+        f"nodes {nodes}",
+        f"epoch {epoch}",
+        f"ETA {duration(left)}",
+    ]
+    return "  ".join(parts)
 
 
 def _without_membership(scene: Scene) -> str:
@@ -125,7 +140,10 @@ class LiveView:
 
     def show(self, scene: Scene, now: float) -> None:
         """`now`: monotonic seconds."""
-        line = status_line(scene)
+        self.line(status_line(scene), now)
+
+    def line(self, line: str, now: float) -> None:
+        """Show this line in place of the one before. `now`: monotonic seconds."""
         if not self._plain:
             self._live.update(Text(line, style="bold", no_wrap=True, overflow="ellipsis"))
         elif line != self._last_line and now - self._last_at >= PLAIN_SECONDS:

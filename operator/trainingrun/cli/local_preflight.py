@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun.api import uris
+from trainingrun.api.claims import claim_uses
 from trainingrun.api.constants import ConditionType
 from trainingrun.api.errors import CliExit, FieldError, InvalidManifest, UserError
 from trainingrun.api.load import parse, read_manifest, require_files, resolve
@@ -63,6 +64,7 @@ def read_request(file: Path, base_dir: Path, nodes: int | None) -> Request:
     manifest = read_manifest(file)
     run = parse(manifest, base_dir, str(file))
     spec = resolve(run, base_dir)
+    refuse_cluster_only(spec)
     require_files(spec)
     scale = spec["scale"]
     count = scale["maxNodes"] if nodes is None else nodes
@@ -74,6 +76,26 @@ def read_request(file: Path, base_dir: Path, nodes: int | None) -> Request:
     model, training, inventory = planner_inputs(spec)
     plan(model, training, replace(inventory, max_nodes=max(inventory.min_nodes, inventory.max_nodes)))
     return Request(run.metadata.name, absolute_paths(manifest, base_dir), spec, count)
+
+
+def refuse_cluster_only(spec: Mapping[str, Any]) -> None:
+    """Refuse what acts only where there are pods and volume claims; ignoring it would train something else."""
+    errors = [
+        FieldError(
+            use.field,
+            use.name,
+            f"claim {use.name}: this machine has no volume claims",
+            "use a file:// folder",
+        )
+        for use in claim_uses({**spec, "podTemplate": None})
+    ]
+    if spec.get("podTemplate") is not None:
+        message = "there are no pods in a local run, so it would do nothing"
+        errors.append(
+            FieldError("spec.podTemplate", None, message, "remove it, or apply the run to a cluster")
+        )
+    if errors:
+        raise InvalidManifest(tuple(errors))
 
 
 def absolute_paths(value: Any, base_dir: Path) -> Any:

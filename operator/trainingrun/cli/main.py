@@ -15,11 +15,21 @@ from trainingrun.api.errors import UserError
 from trainingrun.cli import plan
 from trainingrun.cli.output import print_error
 
-_LATER = {"local": ("trainingrun.cli.local", "local_app")}  # command -> module, its Typer app
+_CLUSTER = ("trainingrun.cli.cluster_commands", "cluster_app")
+_LATER = {  # command -> module, its Typer app
+    "local": ("trainingrun.cli.local", "local_app"),
+    "list": _CLUSTER,
+    "describe": _CLUSTER,
+    "wait": _CLUSTER,
+    "logs": _CLUSTER,
+    "events": _CLUSTER,
+    "scale": _CLUSTER,
+}
 
 _EXIT_CODES = (
     "Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 no plan fits, 4 the run failed, "
-    "5 a file or run that was named is not there."
+    "5 a file or run that was named is not there, 6 the time to wait is over, "
+    "7 the cluster does not answer or does not allow it, 130 stopped by Ctrl-C."
 )
 
 
@@ -34,6 +44,8 @@ class Commands(TyperGroup):
             return super().get_command(ctx, cmd_name)
         module, attribute = _LATER[cmd_name]
         group = typer.main.get_group(getattr(importlib.import_module(module), attribute))
+        if cmd_name in group.commands:  # one of several that stand at the top level
+            return group.commands[cmd_name]
         group.name = cmd_name
         return group
 

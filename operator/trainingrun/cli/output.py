@@ -68,3 +68,13 @@ def styled(text: str, code: str, stream: IO[str]) -> str:
     """`text` in an ANSI style where the stream is a terminal that wants it."""
     wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\x1b[{code}m{text}\x1b[0m" if wanted else text
+
+
+def one_line(text: str, limit: int = 0) -> str:
+    """Somebody else's text on one line, without control characters, at most `limit` characters long (0: any)."""
+    clean = " ".join("".join(one if one.isprintable() or one.isspace() else "?" for one in text).split())
+    return clean if not limit or len(clean) <= limit else f"{clean[: limit - 1]}…"
+
+
+def indented(text: str, by: str = "  ") -> str:
+    return "\n".join(by + line for line in text.splitlines())

@@ -1,5 +1,7 @@
 """The short report at the end of a local run: what was done, what was lost, and where the results are.
 
+Some of its blocks serve `describe` of a run on a cluster as well.
+
 Pure: everything is read from the run's status, its epochs, the last words of its pods and the held-out
 figures. It adds nothing up that the controller has added up already.
 """
@@ -110,7 +112,7 @@ def render(report: Report) -> str:
     """The report as text, but for the held-out figures: short blocks, a line for each fact, no colour."""
     blocks = [_summary(report), _stopped(report), _lost(report), _disruptions(report), _places(report)]
     if report.failure is not None:
-        blocks.append(_failure(report))
+        blocks.append(failure_lines(report.failure))
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -142,14 +144,17 @@ def _stopped(report: Report) -> list[str]:
     return [f"it will go on from step {step}, the newest durable checkpoint: {again}"]
 
 
-def _lost(report: Report) -> list[str]:
-    rows = [(PARTS.get(part, part), seconds) for part, seconds in report.lost_seconds.items() if seconds]
+def lost_lines(lost_seconds: Mapping[str, float], wall_seconds: float) -> list[str]:
+    """A line for each part of the time that was not productive, the largest first."""
+    rows = [(PARTS.get(part, part), seconds) for part, seconds in lost_seconds.items() if seconds]
     rows.sort(key=lambda row: -row[1])
     width = max((len(name) for name, _ in rows), default=0)
-    wall = report.wall_seconds or 1
-    lines = [
-        f"  {name:<{width}}  {seconds:>6.0f} s  {100 * seconds / wall:>5.1f} %" for name, seconds in rows
-    ]
+    wall = wall_seconds or 1
+    return [f"  {name:<{width}}  {seconds:>6.0f} s  {100 * seconds / wall:>5.1f} %" for name, seconds in rows]
+
+
+def _lost(report: Report) -> list[str]:
+    lines = lost_lines(report.lost_seconds, report.wall_seconds)
     count = len(report.disruptions)
     what = "1 disruption" if count == 1 else f"{count} disruptions"
     return ["what was lost", *lines, f"  steps trained again: {report.lost_steps} ({what})"]
@@ -174,8 +179,8 @@ def _places(report: Report) -> list[str]:
     return [f"{name:<10} {place}" for name, place in places if place]
 
 
-def _failure(report: Report) -> list[str]:
-    failure = report.failure or {}
+def failure_lines(failure: Mapping[str, Any]) -> list[str]:
+    """The first cause of a failed run: what, where, and the last output of who failed."""
     lines = [f"first cause: {failure.get('cause') or failure.get('reason', 'unknown')}"]
     if failure.get("cause") and failure.get("reason"):
         lines.append(f"  {failure['reason']}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainingrun.api.conditions import Status, set_condition
 from trainingrun.api.constants import ConditionType, Reason
+from trainingrun.control.claims import claim_problem
 from trainingrun.control.folding import Failure
 from trainingrun.control.observed import Observed, PlanFailure
 from trainingrun.control.state import State
@@ -78,10 +79,13 @@ def _planned(observed: Observed) -> Wish:
     if observed.revision is not None:
         rungs = observed.revision.rungs
         return Wish("True", Reason.PLANNED, f"{rungs[0].nodes} to {rungs[-1].nodes} nodes")
-    if isinstance(observed.plan, PlanFailure):
-        return Wish("False", Reason.PLAN_INFEASIBLE, observed.plan.message)
     if observed.spec is None:
         return Wish("False", Reason.INVALID_SPEC, observed.spec_error)
+    problem = claim_problem(observed)
+    if problem is not None:
+        return Wish("False", problem.reason, problem.message)
+    if isinstance(observed.plan, PlanFailure):
+        return Wish("False", Reason.PLAN_INFEASIBLE, observed.plan.message)
     return Wish("Unknown", Reason.PLANNING)
 
 

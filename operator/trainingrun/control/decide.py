@@ -2,7 +2,7 @@
 
     1. A run that is gone or being deleted: nothing. Its children go with it.
     2. A run that is over: remove what still runs. Nothing is created any more and status stays as it is.
-    3. No revision yet: refuse an invalid spec, or have it planned, or freeze the plan in revision r1.
+    3. No revision yet: refuse an invalid spec, wait for its claims, have it planned, freeze the plan in revision r1.
     4. Fold the epoch records that are new into the counters, each once.
     5. Over now? The last words of a pod say that the run is finished or can never be; or a limit is spent.
     6. Seats: delete and create pods, so that each seat has one that can work. Not for a run that is over.
@@ -23,6 +23,7 @@ import json
 from dataclasses import replace
 
 from trainingrun.api.constants import EventReason
+from trainingrun.control.claims import claim_problem
 from trainingrun.control.completion import final_words, hopeless, is_terminal
 from trainingrun.control.counters import Counters, read_counters
 from trainingrun.control.effects import CreateRevision, Decision, Effect, EmitEvent, MakePlan, WriteStatus
@@ -30,10 +31,11 @@ from trainingrun.control.folding import Failure, Folded, fold, note_first_step
 from trainingrun.control.ledger import with_last_epoch, with_running_epoch
 from trainingrun.control.observed import Observed, PlanResult
 from trainingrun.control.policy import Policy
+from trainingrun.control.refusals import not_before
 from trainingrun.control.reporting import Report, build_status, worth_writing
 from trainingrun.control.seats import SeatChanges, fill_seats, remove_live
 from trainingrun.control.state import assess
-from trainingrun.control.telling import tell_epochs, tell_status
+from trainingrun.control.telling import tell_epochs, tell_refusals, tell_status
 from trainingrun.ports import EventRecord
 from trainingrun.protocol import wire
 from trainingrun.protocol.messages import Termination
@@ -80,7 +82,7 @@ def decide(observed: Observed, now: float, policy: Policy = DEFAULT_POLICY) -> D
     events: list[EventRecord] = []
     if changed:
         events = tell_epochs(observed, folded.folded, old, counters, now)
-        events += tell_status(run.status, status, now)
+        events += [*tell_refusals(observed, now), *tell_status(run.status, status, now)]
     effects: list[Effect] = [*seats.effects]
     if changed:
         effects.append(WriteStatus(status))
@@ -94,9 +96,15 @@ def _begin(observed: Observed, now: float, policy: Policy) -> Decision:
     run = observed.run
     effects: list[Effect] = []
     events: list[EventRecord] = []
-    if observed.spec is not None and not observed.taken_revision:
+    revisit_at: float | None = None
+    if claim_problem(observed) is not None:
+        revisit_at = now + policy.claim_seconds  # nobody tells of a claim that appears
+    elif observed.spec is not None and not observed.taken_revision:
+        again = not_before(observed.refused_record, observed, policy)
         if observed.plan is None:
             effects.append(MakePlan(observed.spec))
+        elif again > now:
+            revisit_at = again
         elif isinstance(observed.plan, PlanResult):
             revision = first_revision(observed, observed.plan)
             text = f"{revision.name}: {observed.plan.reason or 'planned'}"
@@ -105,8 +113,8 @@ def _begin(observed: Observed, now: float, policy: Policy) -> Decision:
     status, changed = _status(observed, read_counters(run.status), None, None, now, policy)
     if changed:
         effects.append(WriteStatus(status))
-        events += tell_status(run.status, status, now)
-    return Decision([*effects, *(EmitEvent(event) for event in events)])
+        events += [*tell_refusals(observed, now), *tell_status(run.status, status, now)]
+    return Decision([*effects, *(EmitEvent(event) for event in events)], revisit_at)
 
 
 def first_revision(observed: Observed, plan: PlanResult) -> Revision:
@@ -157,7 +165,7 @@ def _status(
     elif running or epoch is None:
         progress = None if observed.view is None else observed.view.progress
         ledger = with_running_epoch(ledger, created, epoch, progress.summary if progress else None, now)
-    state = assess(observed, failure, final is not None)
+    state = assess(observed, failure, final is not None, now, policy)
     status = build_status(Report(observed, counters, ledger, state, failure, final), now, policy)
     return status, worth_writing(observed.run.status, status, now, policy)
 

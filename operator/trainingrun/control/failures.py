@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trainingrun.api.constants import Cause
-from trainingrun.control.observed import ENDED
 from trainingrun.control.remembered import Pods
 from trainingrun.ports import Node, Pod
 from trainingrun.protocol.exit_codes import ExitCode
@@ -20,16 +19,18 @@ from trainingrun.protocol.records import Epoch, Lost, RankExit, Trigger
 
 _OWN_FAULT = (Cause.APPLICATION, Cause.OUT_OF_MEMORY, Cause.HANG)
 _KILLED = 137
+_ENDED_FROM_OUTSIDE = frozenset({_KILLED, 143})  # SIGKILL, SIGTERM: a person, a kubelet, the kernel
+_TAINTED = "DeletionByTaintManager"
 _LAST_WORDS = 600  # characters; an exception is at the end of an output
 _NOT_A_FAULT = frozenset({ExitCode.DONE, ExitCode.LEFT, ExitCode.MEMBERSHIP_LOST})
-_PREEMPTED = frozenset(  # reasons of pods, as Kubernetes and the clouds' node agents write them
+PREEMPTED = frozenset(  # reasons of pods, as Kubernetes and the clouds' node agents write them
     {
         "Preempted",
         "Preempting",
         "PreemptionByScheduler",
         "Evicted",
         "EvictionByEvictionAPI",
-        "DeletionByTaintManager",
+        _TAINTED,
         "TerminationByKubelet",
         "Terminated",
         "NodeShutdown",
@@ -81,15 +82,9 @@ def is_disruption(record: Epoch) -> bool:
     )
 
 
-def evidence_is_complete(record: Epoch, pods: Pods, nodes: Mapping[str, Node]) -> bool:
-    """Do pods or nodes show what membership saw? They often learn of a loss seconds later."""
-    for lost in record.lost:
-        pod = pods.get((lost.slot, lost.incarnation))
-        if pod is None or pod.terminating or pod.phase in ENDED or pod.termination is not None or pod.reason:
-            continue
-        if lost.node in nodes and nodes[lost.node].ready:
-            return False
-    return True
+def is_away(node: str, nodes: Mapping[str, Node]) -> bool:
+    """Is this node not ready or gone? Unknown, so no, where the controller may not see nodes at all."""
+    return bool(node) and bool(nodes) and not (node in nodes and nodes[node].ready)
 
 
 def judge(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str, Node]) -> Judgement:
@@ -123,14 +118,12 @@ def _gather(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str,
         faults = [end for end in faults if end.slot in gone]
     first_hand = [end for end in faults if not _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:])]
     found = [pods.get((lost.slot, lost.incarnation)) for lost in record.lost]
-    lost_pods = [_without_old_words(pod, before) for pod in found if pod is not None]
-    dead = {
-        lost.node for lost in record.lost if lost.node and not (lost.node in nodes and nodes[lost.node].ready)
-    }
+    lost_pods = [without_old_words(pod, before) for pod in found if pod is not None]
+    dead = {lost.node for lost in record.lost if is_away(lost.node, nodes)}
     return Evidence(record, tuple(first_hand), record.lost, tuple(lost_pods), frozenset(dead))
 
 
-def _without_old_words(pod: Pod, before: Epoch | None) -> Pod:
+def without_old_words(pod: Pod, before: Epoch | None) -> Pod:
     """A container that was restarted in place keeps the last words of the one before: of an earlier epoch."""
     end = pod.termination
     if end is None or before is None or not 0 < end.epoch < before.epoch:
@@ -147,10 +140,15 @@ def _blame(end: RankExit) -> tuple[bool, int, int]:
 
 
 def _reclaimed(evidence: Evidence) -> Cause | None:
-    """The pod of a lost member was taken away on purpose: by a spot reclaim, a drain, or a more important
-    pod.
+    """The pod of a lost member was taken away on purpose: by a spot reclaim, a drain, or a more important pod.
+
+    A taint alone says nothing when the node is dead, because Kubernetes taints dead nodes too. A pod that somebody
+    deletes carries no such mark: Infrastructure, as for anything else that vanishes.
     """
-    return Cause.PREEMPTION if any(pod.reason in _PREEMPTED for pod in evidence.lost_pods) else None
+    reasons = {pod.reason for pod in evidence.lost_pods} & PREEMPTED
+    if reasons == {_TAINTED} and evidence.dead_nodes:
+        return None
+    return Cause.PREEMPTION if reasons else None
 
 
 def _damaged_checkpoint(evidence: Evidence) -> Cause | None:
@@ -191,7 +189,7 @@ def _hang(evidence: Evidence) -> Cause | None:
 def _lost_to_its_own_error(evidence: Evidence) -> Cause | None:
     """The agent of a lost member ended with an error of its own, on a node that is fine."""
     ends = [pod.termination for pod in evidence.lost_pods if pod.termination is not None]
-    own = any(end.exit_code not in _NOT_A_FAULT and end.exit_code != _KILLED for end in ends)
+    own = any(end.exit_code not in _NOT_A_FAULT | _ENDED_FROM_OUTSIDE for end in ends)
     return Cause.APPLICATION if own else None
 
 

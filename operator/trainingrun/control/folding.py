@@ -1,7 +1,7 @@
 """Folds epoch records into the counters, each once and in order, and finds the first limit that is spent.
 
-A record whose evidence is still on its way (a node that is dead but does not show it yet) is left for a
-moment, and everything after it as well. Pure; called by `decide`.
+A record whose evidence is still on its way (a node that is dead but does not show it yet) is left until it is
+there (see `evidence`), and everything after it as well. Pure; called by `decide`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from trainingrun.api.constants import Reason
 from trainingrun.control.counters import Counters, Disruption, Moment, Streak
-from trainingrun.control.failures import Judgement, evidence_is_complete, is_disruption, judge
+from trainingrun.control.evidence import Look, deadline, is_complete
+from trainingrun.control.failures import Judgement, is_disruption, judge
 from trainingrun.control.ledger import close_epoch, millis, steps_lost, summary_of
 from trainingrun.control.observed import Observed
 from trainingrun.control.policy import Policy
@@ -49,10 +50,9 @@ def fold(observed: Observed, counters: Counters, now: float, policy: Policy, *, 
         record = with_what_is_remembered(observed, before, recorded)
         judgement = None
         if is_disruption(record):
-            deadline = record.created_at + policy.evidence_seconds
-            complete = evidence_is_complete(record, pods, observed.nodes)
-            if wait and not complete and now < deadline:
-                return Folded(counters, failure, tuple(folded), deadline)
+            last = deadline(record, policy)
+            if wait and now < last and not is_complete(Look(record, before, pods, observed, now, policy)):
+                return Folded(counters, failure, tuple(folded), last)
             judgement = _shorten(judge(record, before, pods, observed.nodes), policy)
         counters = _fold_one(counters, observed.run.created_at, before, record, judgement, policy)
         counters = _keep_times(counters, record, judgement, _limits(observed))

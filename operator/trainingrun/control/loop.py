@@ -21,7 +21,8 @@ from trainingrun.control.planning import PlanBook
 from trainingrun.control.policy import Policy
 from trainingrun.control.queue import WorkQueue
 from trainingrun.control.reconcile import Outcome, Resolve, reconcile
-from trainingrun.ports import ControlPort, Unavailable
+from trainingrun.control.refusal_book import RefusalBook
+from trainingrun.ports import ControlPort, Refused, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class _Controller:
         self.settings = settings
         self.plans = plans
         self.resolve = resolve
+        self.refusals = RefusalBook()
         self.queue = WorkQueue(settings.first_backoff_seconds, settings.longest_backoff_seconds)
         self._resync_at = float("-inf")
 
@@ -89,13 +91,14 @@ class _Controller:
             return
         try:
             keys = self.port.run_keys()
-        except Unavailable as error:
+        except (Unavailable, Refused) as error:
             log.warning("cannot list the runs: %s", error)
             return
         self._resync_at = now + self.settings.resync_seconds
         for key in keys:
             self.queue.add(key, now)
         self.queue.forget(self.queue.keys() - set(keys))
+        self.refusals.forget(self.refusals.keys() - set(keys))
 
     def work(self, clock: Callable[[], float], tasks: ThreadPoolExecutor) -> None:
         for name in self.queue.take(clock()):  # keys
@@ -115,15 +118,18 @@ class _Controller:
         return longest if due is None else min(max(0.0, due - now), longest)
 
     def _reconcile(self, name: str, now: float) -> Outcome:
-        return reconcile(self.port, name, now, self.plans, self.resolve, self.settings.policy)
+        settings = self.settings
+        return reconcile(self.port, name, now, self.plans, self.resolve, settings.policy, self.refusals)
 
     def _note(self, name: str, outcome: Outcome, now: float) -> None:
         if outcome.retry:
             delay = self.queue.failed(name, now)
             log.info("run %s: next try in %.1f s: %s", name, delay, outcome.reason)
             return
+        if outcome.reason:
+            log.info("run %s: %s", name, outcome.reason)
         self.queue.succeeded(name)
-        if self.plans.pending:  # perhaps for this run; an answer is no news of the port's
+        if outcome.planning:  # an answer is no news of the port's
             self.queue.add(name, now + self.settings.plan_poll_seconds)
         if outcome.revisit_at is not None:
             self.queue.add(name, max(outcome.revisit_at, now))

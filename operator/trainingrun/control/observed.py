@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from trainingrun.ports import Node, Pod, PodPhase, RunObject
+from trainingrun.ports import Claim, Node, Pod, PodPhase, RunObject
 from trainingrun.protocol.messages import RunView, Termination
 from trainingrun.protocol.records import Epoch, Revision, Rung
 
@@ -44,6 +45,19 @@ PlanOutcome = PlanResult | PlanFailure | PlanPending | None  # None: nobody has 
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A pod or record that the API server would not have. Remembered by `refusal_book`, not by the world."""
+
+    reason: str  # a word: Forbidden, Invalid, …
+    message: str  # the API server's own
+    count: int  # of tries in a row
+    since: float  # of the first of them, seconds since 1970
+    at: float  # of the last of them
+    generation: int = 0  # of the run at that time
+    beside: frozenset[str] = frozenset()  # uids of the run's pods that counted against a quota then
+
+
+@dataclass(frozen=True)
 class Seat:
     """All pods of one slot."""
 
@@ -54,6 +68,11 @@ class Seat:
     foreign: tuple[Pod, ...] = ()  # of another owner, under a name of ours
     highest: int = -1  # highest incarnation seen anywhere, foreign and terminating ones included
     joined: int = -1  # highest incarnation that was a member of an epoch, as far as known
+
+    @property
+    def misses(self) -> int:
+        """How many pods in a row never became a member of an epoch, the newest included."""
+        return max([pod.incarnation for pod in self.own], default=self.joined) - self.joined
 
     @property
     def own(self) -> tuple[Pod, ...]:
@@ -80,7 +99,22 @@ class Observed:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     view: RunView | None = None
     plan: PlanOutcome = None
-    pod_template: Mapping[str, Any] = field(default_factory=dict)  # rendered; only while there is no revision
+    pod_template: Mapping[str, Any] = field(default_factory=dict)  # rendered; only when it is to be frozen
+    claims: Mapping[str, Claim | None] = field(default_factory=dict)  # only while there is no revision
+    refused: Mapping[int, Refusal] = field(default_factory=dict)  # the next pod of these slots
+    refused_record: Refusal | None = None  # the revision
+    just_refused: bool = False  # some of these are of a moment ago, and this look is only for saying so
+
+    @cached_property
+    def silences(self) -> Mapping[tuple[int, int], float]:
+        """Whom membership knows, by (slot, incarnation): seconds since it heard from each."""
+        members = () if self.view is None else self.view.members
+        return {(member.slot, member.incarnation): member.silent_seconds for member in members}
+
+    @cached_property
+    def counting(self) -> frozenset[str]:
+        """The uids of the run's pods that count against a quota: all that have not ended, terminating ones too."""
+        return frozenset(pod.uid for pod in self.pods if pod.phase not in ENDED)
 
     @property
     def epoch(self) -> Epoch | None:
@@ -106,23 +140,30 @@ def classify(
     """Seats by slot. Records and membership also tell which incarnations there have been: a pod can be
     gone.
     """
-    members = [(member.slot, member.incarnation) for record in records for member in record.members]
-    if view is not None and view.run_uid == run_uid:
-        members += [(member.slot, member.incarnation) for member in view.members]
     joined: dict[int, int] = {}
-    for slot, incarnation in members:
-        joined[slot] = max(joined.get(slot, -1), incarnation)
+    for member in (member for record in records for member in record.members):
+        joined[member.slot] = max(joined.get(member.slot, -1), member.incarnation)
+    known = dict(joined)
+    # One that only talks to membership has not shown yet that it can train: it is known, but has not joined.
+    for heard in view.members if view is not None and view.run_uid == run_uid else ():
+        known[heard.slot] = max(known.get(heard.slot, -1), heard.incarnation)
 
-    by_slot: dict[int, list[Pod]] = {slot: [] for slot in joined}
+    by_slot: dict[int, list[Pod]] = {slot: [] for slot in known}
     for pod in pods:
         by_slot.setdefault(pod.slot, []).append(pod)
     return {
-        slot: _seat(run_uid, slot, sorted(found, key=lambda pod: pod.incarnation), joined.get(slot, -1))
+        slot: _seat(
+            run_uid,
+            slot,
+            sorted(found, key=lambda pod: pod.incarnation),
+            joined.get(slot, -1),
+            known.get(slot, -1),
+        )
         for slot, found in sorted(by_slot.items())
     }
 
 
-def _seat(run_uid: str, slot: int, pods: Sequence[Pod], joined: int) -> Seat:
+def _seat(run_uid: str, slot: int, pods: Sequence[Pod], joined: int, known: int) -> Seat:
     ours = [pod for pod in pods if pod.run_uid == run_uid]
     standing = [pod for pod in ours if not pod.terminating]
     return Seat(
@@ -131,6 +172,6 @@ def _seat(run_uid: str, slot: int, pods: Sequence[Pod], joined: int) -> Seat:
         earlier=tuple(standing[:-1]),
         terminating=tuple(pod for pod in ours if pod.terminating),
         foreign=tuple(pod for pod in pods if pod.run_uid != run_uid),
-        highest=max([joined, *(pod.incarnation for pod in pods)]),
+        highest=max([known, *(pod.incarnation for pod in pods)]),
         joined=joined,
     )

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 class Policy:
     crash_loop_seconds: float = 5.0  # longer in CrashLoopBackOff: the pod is replaced
     evidence_seconds: float = 10.0  # how long judging a loss waits for pods and nodes to confirm it
+    # The same for a member that fell silent: Kubernetes notices a dead node 16 to 50 s later.
+    silent_evidence_seconds: float = 60.0
+    settle_seconds: float = 3.0  # younger than this, a loss is not judged by words that may be older ones
+    news_seconds: float = 2.0  # a member that membership heard within this time is there
     first_backoff_seconds: float = 1.0  # before the second pod of a seat whose first never joined; doubles
     longest_backoff_seconds: float = 60.0  # so a seat makes at most one pod a minute when none of them works
+    patience_seconds: float = 5.0  # what Kubernetes itself tries again calls for a person only after this
+    hopeless_pods: int = 3  # so many pods of a seat that ended before they could work call for a person
+    claim_seconds: float = 5.0  # between two looks for a claim that is missing
     progress_seconds: float = 2.0  # between two looks at the progress of a run, and two writes of it
     checkpoint_age_factor: float = 3.0  # a durable checkpoint older than this many intervals is stale
     recent_disruptions: int = 20  # kept in status

@@ -5,7 +5,8 @@ and all agents are gone at once, the next record knows nothing of it.
 
 A failed pod is deleted at once, because its seat needs a new one; its last words are what the cause of the
 disruption is judged by. So status keeps them, for the few pods that matter, until the record that follows
-is folded. Pure; read by `folding`, written by `decide`.
+is folded. The same goes for a pod that ended before it was ever a member: why is what people need to know, until
+its seat has a member. Pure; read by `folding` and `obstacles`, written by `reporting`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainingrun.control.observed import ENDED, Observed
+from trainingrun.control.observed import ENDED, Observed, Seat
 from trainingrun.ports import Pod, PodPhase
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import Termination
 from trainingrun.protocol.records import Epoch, EpochSummary
 
@@ -28,23 +30,50 @@ Pods = Mapping[tuple[int, int], Pod]
 
 def member_pods(observed: Observed) -> Pods:
     """The run's pods, those included that are gone and of which status still knows how they ended."""
-    gone = {}
-    for item in (observed.run.status.get("accounting") or {}).get("ended") or []:
-        pod = _read(observed, item)
-        gone[pod.slot, pod.incarnation] = pod
+    gone = {(pod.slot, pod.incarnation): pod for pod in _ended_before(observed)}
     return {**gone, **{(pod.slot, pod.incarnation): pod for pod in observed.pods}}
 
 
-def ends_to_keep(observed: Observed, newest: Epoch | None) -> list[dict[str, Any]]:
-    """The block `status.accounting.ended`: members of the newest accounted epoch that are known to have
-    ended.
+def last_end(observed: Observed, seat: Seat) -> Pod | None:
+    """The newest pod of this seat that ended, by itself, before it was ever a member.
+
+    None once the seat has a member. Pods that are being deleted are not asked: they were told to end.
     """
-    if newest is None:
-        return []
-    pods = member_pods(observed)
-    members = [pods.get((member.slot, member.incarnation)) for member in newest.members]
-    ended = [pod for pod in members if pod is not None and (pod.phase in ENDED or pod.reason)]
-    return [_write(pod) for pod in ended if pod.phase is not PodPhase.SUCCEEDED][:MOST_ENDS]
+    pods = [pod for pod in _ended_before(observed) if pod.slot == seat.slot]
+    pods += [pod for pod in seat.own if not pod.terminating and _ended_by_itself(pod)]
+    return max(
+        (pod for pod in pods if pod.incarnation > seat.joined), key=lambda pod: pod.incarnation, default=None
+    )
+
+
+def ends_to_keep(observed: Observed, newest: Epoch | None) -> list[dict[str, Any]]:
+    """The block `status.accounting.ended`: members of the newest accounted epoch that are known to have ended, and
+    the newest pods of seats whose pods never were members.
+    """
+    members = () if newest is None else newest.members
+    pods = member_pods(observed) if members else {}
+    known = [pods.get((member.slot, member.incarnation)) for member in members]
+    ended = [pod for pod in known if pod is not None and (pod.phase in ENDED or pod.reason)]
+    kept = [pod for pod in ended if pod.phase is not PodPhase.SUCCEEDED]
+    if len(kept) < MOST_ENDS:
+        unproven = {slot for slot, seat in observed.seats.items() if seat.misses > 0}
+        slots = sorted(unproven | {pod.slot for pod in _ended_before(observed)})
+        early = (last_end(observed, observed.seats.get(slot, Seat(slot))) for slot in slots)
+        kept += [pod for pod in early if pod is not None and pod not in kept]
+    return [_write(pod) for pod in kept[:MOST_ENDS]]
+
+
+def _ended_by_itself(pod: Pod) -> bool:
+    end = pod.termination
+    if end is None:
+        return pod.phase is PodPhase.FAILED
+    return end.exit_code not in (ExitCode.DONE, ExitCode.LEFT)
+
+
+def _ended_before(observed: Observed) -> list[Pod]:
+    """As status remembers them."""
+    items = (observed.run.status.get("accounting") or {}).get("ended") or []
+    return [_read(observed, item) for item in items]
 
 
 def _read(observed: Observed, item: Mapping[str, Any]) -> Pod:

@@ -16,12 +16,13 @@ from trainingrun.api.conditions import timestamp
 from trainingrun.api.constants import EpochCause
 from trainingrun.control.conditions import conditions, freshness
 from trainingrun.control.counters import Counters, write_accounting, write_disruptions, write_judgement
+from trainingrun.control.failures import is_disruption, judge
 from trainingrun.control.folding import Failure
 from trainingrun.control.ledger import Ledger
 from trainingrun.control.observed import Observed
 from trainingrun.control.planned import plan_block
 from trainingrun.control.policy import Policy
-from trainingrun.control.remembered import ends_to_keep, stepping_to_keep
+from trainingrun.control.remembered import ends_to_keep, member_pods, stepping_to_keep
 from trainingrun.control.seats import wanted_size
 from trainingrun.control.state import State, joining_nodes, training_nodes
 from trainingrun.ports import PodPhase
@@ -125,7 +126,7 @@ def _membership(report: Report, revision: Revision) -> dict[str, Any]:
     lives = [seat.live for seat in observed.seats.values() if seat.live is not None]
     return {
         "epoch": 0 if epoch is None else epoch.epoch,
-        "cause": EpochCause.STARTED.value if epoch is None else _cause(report.counters, epoch),
+        "cause": EpochCause.STARTED.value if epoch is None else _cause(report, epoch),
         "nodes": {
             "training": training,
             "joining": 0 if report.over else joining_nodes(observed),
@@ -137,10 +138,16 @@ def _membership(report: Report, revision: Revision) -> dict[str, Any]:
     }
 
 
-def _cause(counters: Counters, epoch: Epoch) -> str:
-    judged = [item.cause for item in counters.recent if item.epoch == epoch.epoch]
+def _cause(report: Report, epoch: Epoch) -> str:
+    """As it was judged; while that waits for evidence, as it would be judged now."""
+    judged = [item.cause for item in report.counters.recent if item.epoch == epoch.epoch]
     if judged:
         return judged[0]
+    observed = report.observed
+    if is_disruption(epoch) and epoch.epoch > report.counters.accounted_epoch:
+        chain = [observed.before, observed.last, *observed.fresh]
+        before = next((one for one in chain if one is not None and one.epoch == epoch.epoch - 1), None)
+        return judge(epoch, before, member_pods(observed), observed.nodes).cause.value
     if epoch.trigger is Trigger.RESTORE_FAILED:
         return EpochCause.RESTORE_FAILED.value
     return (EpochCause.STARTED if epoch.trigger is Trigger.STARTED else EpochCause.GROWING).value

@@ -2,7 +2,8 @@
 
 A seat is never given two live pods: the old one is deleted before the next incarnation is created, and the
 number of the next incarnation is one above the highest that was ever seen. What is being deleted is not
-waited for: a pod on a dead node stays Terminating for as long as the node is away. Pure; called by
+waited for: a pod on a dead node stays Terminating for as long as the node is away. A pod that cannot start (no
+image, no node) is left alone, because the next one could not either. Pure; called by
 `decide` for runs that are not over.
 """
 
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 
 from trainingrun.api.constants import EventReason
 from trainingrun.control.effects import CreatePod, DeletePod
+from trainingrun.control.lost_nodes import why_lost
 from trainingrun.control.observed import Observed, Seat
 from trainingrun.control.policy import Policy
+from trainingrun.control.refusals import not_before
 from trainingrun.ports import EventRecord, Pod, PodPhase, PodTemplate
 from trainingrun.protocol.names import pod_name
 from trainingrun.protocol.records import Revision
@@ -45,7 +48,7 @@ def fill_seats(observed: Observed, revision: Revision, now: float, policy: Polic
         why = _why_replace(seat, observed, policy)
         if seat.current is not None and not why:
             continue
-        at = _not_before(seat, policy)
+        at = max(_not_before(seat, policy), not_before(observed.refused.get(slot), observed, policy))
         if at > now:
             due.append(at)
             continue
@@ -75,18 +78,19 @@ def _why_replace(seat: Seat, observed: Observed, policy: Policy) -> str:
     pod = seat.current
     if pod is None:
         return "its pod was deleted" if seat.terminating else ""
-    if pod.reason == "NodeLost":
-        return f"node {pod.node} is lost"
+    lost = why_lost(pod, seat, observed, policy)
+    if lost:
+        return lost
     if pod.phase is PodPhase.FAILED:
         return _how_it_ended(pod)
     if pod.reason == "CrashLoopBackOff" and pod.crash_looping_seconds > policy.crash_loop_seconds:
         return f"crash looping for {pod.crash_looping_seconds:.0f} s"
-    if pod.phase is PodPhase.SUCCEEDED and not _others_may_finish(pod, observed):
+    if pod.phase is PodPhase.SUCCEEDED and not _others_may_finish(pod, observed, policy):
         return _how_it_ended(pod)
     return ""
 
 
-def _others_may_finish(pod: Pod, observed: Observed) -> bool:
+def _others_may_finish(pod: Pod, observed: Observed, policy: Policy) -> bool:
     """Did this pod finish its part while another member of its epoch still saves and exports?
 
     When none of them is left and the run is not complete, the finished ones are needed again.
@@ -95,8 +99,11 @@ def _others_may_finish(pod: Pod, observed: Observed) -> bool:
     if end is None or end.reason != "Done" or epoch is None or end.epoch != epoch.epoch:
         return False
     members = {(member.slot, member.incarnation) for member in epoch.members}
-    lives = [seat.live for seat in observed.seats.values() if seat.live is not None]
-    return any((live.slot, live.incarnation) in members and live.reason != "NodeLost" for live in lives)
+    return any(
+        (seat.slot, seat.live.incarnation) in members and not why_lost(seat.live, seat, observed, policy)
+        for seat in observed.seats.values()
+        if seat.live is not None
+    )
 
 
 def _how_it_ended(pod: Pod) -> str:
@@ -111,11 +118,9 @@ def _not_before(seat: Seat, policy: Policy) -> float:
 
     Computed from what is observed only, so that a restarted controller waits as long as the one before.
     """
-    made = max((pod.incarnation for pod in seat.own), default=seat.joined)
-    misses = made - seat.joined
-    if misses <= 0 or not seat.own:
+    if seat.misses <= 0 or not seat.own:
         return 0.0
-    exponent = min(misses - 1, 30)
+    exponent = min(seat.misses - 1, 30)
     delay = min(policy.first_backoff_seconds * 2.0**exponent, policy.longest_backoff_seconds)
     return max(pod.created_at for pod in seat.own) + delay
 

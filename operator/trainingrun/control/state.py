@@ -1,21 +1,26 @@
 """The state of a run in a word and a sentence: what the conditions Ready, Reconciling and Stalled say.
 
-Computed from what is observed, never stepped from one phrase to the next; the only look back is for a
-membership service that cannot be asked at the moment, because training goes on without it. Pure; called by
-`reporting`.
+Computed from what is observed, never stepped from one phrase to the next. It looks back for two things only: a
+membership service that cannot be asked at the moment, because training goes on without it; and an obstacle that a
+person was called for already, who is not sent away because a controller was restarted. Pure; called by `decide`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainingrun.api.constants import ConditionType, Reason
+from trainingrun.control.claims import claim_problem
 from trainingrun.control.failures import is_disruption
 from trainingrun.control.folding import Failure
 from trainingrun.control.ledger import summary_of
+from trainingrun.control.lost_nodes import nodes_that_train_on
 from trainingrun.control.observed import Observed, PlanFailure
+from trainingrun.control.obstacles import Obstacle, gravest, in_words, obstacles
+from trainingrun.control.policy import Policy
+from trainingrun.control.refusals import needs_person, reason_of
 from trainingrun.control.seats import wanted_size
 from trainingrun.protocol.messages import AgentPhase, RunView
 from trainingrun.protocol.records import Epoch, Revision, Trigger
@@ -32,19 +37,19 @@ class State:
     stuck: Reason | None = None  # reason of Stalled=True: needs a person
 
 
-def assess(observed: Observed, failure: Failure | None, completed: bool) -> State:
+def assess(observed: Observed, failure: Failure | None, completed: bool, now: float, policy: Policy) -> State:
     if completed:
         return State(Reason.COMPLETED, "the last step is done and the model is exported", ready=True)
     if failure is not None:
         return State(failure.reason, failure.message, stuck=failure.reason)
     if observed.revision is None:
-        return _before_the_start(observed)
+        return _before_the_start(observed, now, policy)
     if observed.spec is None:
         text = f"{observed.spec_error}; the run goes on with {observed.revision.name}"
         return State(Reason.INVALID_SPEC, text, stuck=Reason.INVALID_SPEC)
     if observed.view is None or observed.view.suspicious_of_self:
-        return _without_membership(observed, observed.revision)
-    return _with_membership(observed, observed.revision, observed.view)
+        return _without_membership(observed, observed.revision, now, policy)
+    return _with_membership(observed, observed.revision, observed.view, now, policy)
 
 
 def training_nodes(observed: Observed) -> int:
@@ -61,7 +66,7 @@ def joining_nodes(observed: Observed) -> int:
     return 0 if observed.view is None else sum(not member.in_epoch for member in observed.view.members)
 
 
-def _before_the_start(observed: Observed) -> State:
+def _before_the_start(observed: Observed, now: float, policy: Policy) -> State:
     if observed.taken_revision:
         text = (
             f"the record {observed.taken_revision} belongs to another run; "
@@ -70,15 +75,23 @@ def _before_the_start(observed: Observed) -> State:
         return State(Reason.REVISION_CONFLICT, text, stuck=Reason.REVISION_CONFLICT)
     if observed.spec is None:
         return State(Reason.INVALID_SPEC, observed.spec_error, stuck=Reason.INVALID_SPEC)
+    problem = claim_problem(observed)
+    if problem is not None:
+        return State(problem.reason, problem.message, stuck=problem.reason)
+    if observed.refused_record is not None:
+        refusal = observed.refused_record
+        reason = reason_of(refusal, Reason.RECORD_REFUSED)
+        text = f"the API server refuses the run's record: {refusal.message}"
+        return _hindered(observed, reason, text, needs_person(refusal, now, policy))
     if isinstance(observed.plan, PlanFailure):
         return State(Reason.PLAN_INFEASIBLE, observed.plan.message, stuck=Reason.PLAN_INFEASIBLE)
     return State(Reason.PLANNING, "the planner is at work", busy=Reason.PLANNING)
 
 
-def _without_membership(observed: Observed, revision: Revision) -> State:
+def _without_membership(observed: Observed, revision: Revision, now: float, policy: Policy) -> State:
     """Nothing is known, so nothing is claimed: what was said before stays."""
     if observed.epoch is None:
-        return _starting(observed, revision, 0)
+        return _starting(observed, revision, 0, now, policy)
     before = _condition(observed.run.status, ConditionType.READY)
     if before.get("status") == "True":
         busy = _condition(observed.run.status, ConditionType.RECONCILING)
@@ -88,21 +101,30 @@ def _without_membership(observed: Observed, revision: Revision) -> State:
     return State(Reason.MEMBERSHIP_UNREACHABLE, text, busy=Reason.MEMBERSHIP_UNREACHABLE)
 
 
-def _with_membership(observed: Observed, revision: Revision, view: RunView) -> State:
+def _with_membership(
+    observed: Observed, revision: Revision, view: RunView, now: float, policy: Policy
+) -> State:
     epoch, wanted = observed.epoch, wanted_size(observed, revision)
     if view.blocked:
         return _blocked(view.blocked)
     if epoch is None:
-        return _starting(observed, revision, len(view.members))
+        return _starting(observed, revision, len(view.members), now, policy)
+    found = obstacles(observed, wanted, now, policy)
     smallest = min(rung.nodes for rung in revision.rungs)
     if _stepping(observed, epoch, view):
         count = len(epoch.members)
         useful = [rung.nodes for rung in revision.rungs if rung.useful and rung.nodes <= wanted]
         busy = Reason.GROWING if count < max(useful, default=count) else None
-        return State(Reason.TRAINING, _size(observed, revision, count, wanted), ready=True, busy=busy)
+        text = _size(observed, revision, count, wanted)
+        if busy is not None and found:
+            text += f"; {in_words(found)}"
+        silent = nodes_that_train_on(observed, policy)
+        if silent:
+            text += f"; not answering Kubernetes, but training on: {', '.join(silent)}"
+        return State(Reason.TRAINING, text, ready=True, busy=busy)
     if len(view.members) < smallest:
         text = f"{len(view.members)} of at least {smallest} nodes are there"
-        return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
+        return _short_of_nodes(observed, text, found, wanted - len(found) < smallest)
     why = view.waiting_for or f"epoch {epoch.epoch}, nodes: {len(epoch.members)}"
     begun = view.progress is not None and view.progress.step > 0
     if not begun and not is_disruption(epoch) and epoch.restore.step == 0:
@@ -140,17 +162,33 @@ def _changes_size(epoch: Epoch, view: RunView) -> bool:
     return joined or AgentPhase.PAUSED in phases.values()
 
 
-def _starting(observed: Observed, revision: Revision, joined: int) -> State:
+def _starting(observed: Observed, revision: Revision, joined: int, now: float, policy: Policy) -> State:
     wanted, smallest = wanted_size(observed, revision), min(rung.nodes for rung in revision.rungs)
     text = f"{joined} of {wanted} nodes have joined"
-    pods = [seat.current for seat in observed.seats.values() if seat.current is not None]
-    idle = [pod for pod in pods if pod.reason == "Unschedulable"]
-    if joined < smallest and len(pods) - len(idle) < smallest and idle:
-        text += f"; no node is free for {len(idle)} of the pods: {idle[0].message or idle[0].reason}"
-        return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
+    found = obstacles(observed, wanted, now, policy)
+    if joined < smallest and wanted - len(found) < smallest:
+        return _short_of_nodes(observed, text, found, decisive=True)
+    if found:
+        text += f"; {in_words(found)}"
     if observed.view is not None and observed.view.waiting_for:
         text += f"; {observed.view.waiting_for}"
     return State(Reason.STARTING, text, busy=Reason.STARTING)
+
+
+def _short_of_nodes(observed: Observed, text: str, found: Sequence[Obstacle], decisive: bool) -> State:
+    """`decisive`: too few seats are left for the smallest size, so the obstacles are what the run waits for."""
+    if found:
+        text += f"; {in_words(found)}"
+    if not found or not decisive:
+        return State(Reason.WAITING_FOR_NODES, text, busy=Reason.WAITING_FOR_NODES)
+    worst = gravest(found)
+    return _hindered(observed, worst.reason, text, worst.needs_person)
+
+
+def _hindered(observed: Observed, reason: Reason, text: str, for_a_person: bool) -> State:
+    stalled = _condition(observed.run.status, ConditionType.STALLED)
+    called = stalled.get("status") == "True" and stalled.get("reason") == reason
+    return State(reason, text, stuck=reason) if for_a_person or called else State(reason, text, busy=reason)
 
 
 def _stepping(observed: Observed, epoch: Epoch, view: RunView) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from trainingrun.api.constants import ConditionType, EventReason, Reason
 from trainingrun.control.counters import Counters, Disruption
 from trainingrun.control.failures import is_disruption
-from trainingrun.control.observed import Observed
+from trainingrun.control.observed import Observed, Refusal
 from trainingrun.ports import EventRecord
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
@@ -22,6 +22,11 @@ _WORRIES = {
     Reason.INVALID_SPEC: EventReason.INVALID_SPEC,
     Reason.PLAN_INFEASIBLE: EventReason.PLAN_INFEASIBLE,
     Reason.REVISION_CONFLICT: EventReason.PLAN_INFEASIBLE,
+    Reason.CLAIM_MISSING: EventReason.CLAIM_UNUSABLE,
+    Reason.CLAIM_NOT_SHARED: EventReason.CLAIM_UNUSABLE,
+    Reason.CLAIM_READ_ONLY: EventReason.CLAIM_UNUSABLE,
+    Reason.IMAGE_ERROR: EventReason.IMAGE_ERROR,
+    Reason.POD_CANNOT_START: EventReason.POD_CANNOT_START,
     Reason.NO_USABLE_CHECKPOINT: EventReason.NO_USABLE_CHECKPOINT,
     Reason.WAITING_FOR_NODES: EventReason.WAITING_FOR_NODES,
     Reason.MEMBERSHIP_UNREACHABLE: EventReason.MEMBERSHIP_UNREACHABLE,
@@ -69,6 +74,24 @@ def tell_status(old: Mapping[str, Any], new: Mapping[str, Any], now: float) -> I
         yield EventRecord(now, "Warning", EventReason.FAILED, f"{reason}: {message}")
     elif reason != was and reason in _WORRIES:
         yield EventRecord(now, "Warning", _WORRIES[Reason(reason)], message)
+
+
+def tell_refusals(observed: Observed, now: float) -> list[EventRecord]:
+    """One line when the API server begins to refuse something; a first refusal is told in the same reconcile."""
+    if not observed.just_refused:
+        return []
+    slots = [slot for slot in sorted(observed.refused) if _is_new(observed.refused[slot], now)]
+    texts = []
+    if slots:
+        which = f"seat {slots[0]}" if len(slots) == 1 else f"{len(slots)} seats"
+        texts.append(f"a pod for {which} is refused: {observed.refused[slots[0]].message}")
+    if observed.refused_record is not None and _is_new(observed.refused_record, now):
+        texts.append(f"the run's record is refused: {observed.refused_record.message}")
+    return [EventRecord(now, "Warning", EventReason.REFUSED, text) for text in texts]
+
+
+def _is_new(refusal: Refusal, now: float) -> bool:
+    return refusal.count == 1 and refusal.at == now
 
 
 def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:

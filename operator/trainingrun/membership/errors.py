@@ -50,3 +50,24 @@ class RecordsUnavailable(Refused):
 
     status = 503
     code = "Unavailable"
+
+
+class Unauthenticated(Refused):
+    """No bearer token, or one that proves nothing. The agent tries again with what the kubelet renews."""
+
+    status = 401
+    code = "Unauthenticated"
+
+
+class Forbidden(Refused):
+    """The caller is known, and may not say this: it is another run's, another seat's or the controller's."""
+
+    status = 403
+    code = "Forbidden"
+
+
+class GateUnavailable(Refused):
+    """Who calls cannot be found out now. The caller tries again."""
+
+    status = 503
+    code = "Unavailable"

@@ -94,6 +94,9 @@ class RunHost:
             raise
         return self._state.directive(poll.session)
 
+    def seat_of(self, session: str) -> tuple[int, int] | None:
+        return self._state.seat_of(session)
+
     def view(self) -> RunView:
         return self._state.view(self._clock.now())
 

@@ -103,7 +103,10 @@ class Roster:
 
     def seat_of(self, member: Member) -> Seat | None:
         """The live seat of that very agent process, or None."""
-        return self._by_session.get(member.session)
+        return self.seat_with(member.session)
+
+    def seat_with(self, session: str) -> Seat | None:
+        return self._by_session.get(session)
 
     def know(self, members: Iterable[Member]) -> None:
         """Remember the incarnations that records name, so that an older one stays out after a restart."""

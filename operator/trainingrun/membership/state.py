@@ -171,6 +171,11 @@ class RunState:
         """Raises as `report`, but for a deleted run, whose members are told to leave."""
         return self._scene.roster.get(session).directive
 
+    def seat_of(self, session: str) -> tuple[int, int] | None:
+        """(slot, incarnation) that joined with this session; None when no live member has it."""
+        seat = self._scene.roster.seat_with(session)
+        return (seat.slot, seat.join.incarnation) if seat is not None else None
+
     def connection_closed(self, session: str, now: float) -> None:
         self._watch_self(now)
         self._scene.roster.connection_closed(session, now)

@@ -7,7 +7,10 @@
     GET  /healthz                              -> 200
 
 Errors are `{"error": code, "message": text}`: 404 RunGone (the agent ends), 409 StaleIncarnation (ends), 410
-UnknownSession (join again), 426 ProtocolMismatch (ends), 400 BadMessage.
+UnknownSession (join again), 426 ProtocolMismatch (ends), 400 BadMessage, 503 Unavailable (try again).
+
+On a cluster every request but those for health carries `Authorization: Bearer <token>`, over TLS: 401 Unauthenticated
+and 403 Forbidden (another run's or another seat's); a member tries on, for a token is renewed.
 
 The life of an epoch seen from an agent: `Prepare` (stop the ranks, report `prepared`) or `Pause` (stop at a step that
 the ranks agree on, then report), then `Start` with the record. Ranks start only from a record.

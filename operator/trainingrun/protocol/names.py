@@ -26,12 +26,16 @@ ENV_TERMINATION_LOG = "TRAININGRUN_TERMINATION_LOG"
 ENV_LOG_DIR = "TRAININGRUN_LOG_DIR"
 ENV_CACHE_DIR = "TRAININGRUN_CACHE_DIR"  # tokenised data, keyed by content
 # Set only where pods are real ones.
-ENV_MEMBERSHIP_CA = "TRAININGRUN_MEMBERSHIP_CA"  # PEM file: trust only this CA; read again for each connection
+ENV_MEMBERSHIP_CA = (
+    "TRAININGRUN_MEMBERSHIP_CA"  # PEM file: trust only this CA; read again for each connection
+)
 ENV_MEMBERSHIP_TOKEN = "TRAININGRUN_MEMBERSHIP_TOKEN"  # file with the bearer token; the kubelet renews it
 ENV_CLAIMS_DIR = "TRAININGRUN_CLAIMS_DIR"  # pvc://claim/path is <this>/claim/path
 # "OnFailure": the kubelet restarts whatever ends with a code other than 0, so an ending that must not be restarted
 # (exit_codes.NEVER_RESTARTED) exits with 0; the true code is in the termination message.
 ENV_RESTART_POLICY = "TRAININGRUN_RESTART_POLICY"
+# "1": what the ranks write to their log files appears on the agent's standard output too, as `[rank 3] …`.
+ENV_LOG_STDOUT = "TRAININGRUN_LOG_STDOUT"
 
 TOKEN_AUDIENCE = "membership.trainingrun.dev"
 

@@ -1,26 +1,30 @@
 """The agent's line to membership: one thread reports, one listens. Neither touches a rank.
 
 Membership away changes nothing here: both threads try again, 0.1 to 1 s apart, and training goes on. Only an
-answer by membership itself ends the agent: the run or the seat is gone, or no common protocol version.
+answer by membership itself ends the agent: the run or the seat is gone, or no common protocol version. That it
+does not take this pod's token is a trouble that may pass: it ends an agent that has never been a member, and no other.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 import traceback
 from collections.abc import Callable
 
 from trainer.agent.endings import BadConfiguration, Broken, MembershipLost
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
+from trainer.agent.trouble import Trouble
 from trainer.agent.wire_client import Connection, Refused, Unreachable
 from trainingrun.protocol.messages import Directive, JoinReply, JoinRequest, Poll
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF_SECONDS = (0.1, 1.0)
+_LONGEST_PAUSE_SECONDS = 1.0
+_LONGEST_DENIED_PAUSE_SECONDS = 5.0  # each attempt costs the API server a look
+_DENIED = frozenset({"Unauthenticated", "Forbidden"})
+_DENIED_SECONDS = 60.0  # so long a token or an object may be behind; then it is no passing matter
 _JOIN_TIMEOUT_SECONDS = 5.0
 _REPORT_TIMEOUT_SECONDS = 3.0
 _POLL_GRACE_SECONDS = 5.0  # beyond the time for which membership holds a poll
@@ -33,11 +37,17 @@ class Client:
         join_request: Callable[[], JoinRequest],
         news: News,
         inbox: Inbox,
+        token_expired: Callable[[], bool] = lambda: False,
+        denied_seconds: float = _DENIED_SECONDS,
     ) -> None:
+        """`token_expired`: whether this pod waits for a new token, so that a refusal of the old one means nothing."""
         self._open = open_connection
         self._join_request = join_request
         self._news = news
         self._inbox = inbox
+        self._token_expired = token_expired
+        self._denied_seconds = denied_seconds
+        self._was_member = False
         self._terms: JoinReply | None = None  # None: not joined
         self._joined = threading.Condition()
         # Daemons: nothing waits for a held poll when the agent ends.
@@ -57,26 +67,18 @@ class Client:
             self._inbox.end(Broken(f"a defect in the line to membership:\n{traceback.format_exc()}"))
 
     def _run(self, once: Callable[[Connection], None]) -> None:
-        connection = self._open()
-        pause, away_since = _BACKOFF_SECONDS[0], 0.0
+        connection, trouble = self._open(), Trouble()
         while True:
             generation, _ = self._inbox.position
             try:
                 once(connection)
-                if away_since:
-                    logger.info("membership is back after %.1f s", time.monotonic() - away_since)
-                pause, away_since = _BACKOFF_SECONDS[0], 0.0
+                trouble.over()
             except Unreachable as error:
-                if not away_since:
-                    away_since = time.monotonic()
-                    logger.warning("membership is away (%s); training goes on", error)
-                time.sleep(pause)
-                pause = min(pause * 2, _BACKOFF_SECONDS[1])
+                trouble.met(type(error).__name__, f"membership is away ({error}); training goes on")
+                trouble.wait(_LONGEST_PAUSE_SECONDS)
             except Refused as refusal:
-                if not self._go_on_after(refusal, generation):
+                if not self._go_on_after(refusal, generation, trouble):
                     break
-                time.sleep(pause)
-                pause = min(pause * 2, _BACKOFF_SECONDS[1])
         connection.close()
 
     def _report_once(self, connection: Connection) -> None:
@@ -104,6 +106,7 @@ class Client:
         request = self._join_request()
         terms = connection.call("join", request, JoinReply, _JOIN_TIMEOUT_SECONDS)
         logger.info("joined as slot %d, incarnation %d", request.slot, request.incarnation)
+        self._was_member = True
         self._inbox.joined()
         self._news.forget_deliveries()
         with self._joined:
@@ -111,21 +114,46 @@ class Client:
             self._joined.notify_all()
         return terms
 
-    def _go_on_after(self, refusal: Refused, generation: int) -> bool:
+    def _go_on_after(self, refusal: Refused, generation: int, trouble: Trouble) -> bool:
         """Whether to try again. Raises nothing: an ending goes to the main thread through the inbox."""
+        longest = _LONGEST_PAUSE_SECONDS
         if refusal.code == "UnknownSession":
             with self._joined:
                 if generation == self._inbox.position[0]:  # else the other thread has joined again meanwhile
                     logger.info("membership does not know this session; joining again")
                     self._terms = None
-            return True
-        if refusal.code in ("RunGone", "StaleIncarnation"):
+        elif refusal.code in ("RunGone", "StaleIncarnation"):
             self._inbox.end(MembershipLost(f"{refusal.code}: {refusal}"))
             return False
-        if refusal.code == "ProtocolMismatch":
+        elif refusal.code == "ProtocolMismatch":
             self._inbox.end(
                 BadConfiguration(f"membership and this image have no common protocol version: {refusal}")
             )
             return False
-        logger.error("membership refused a message (%s): %s", refusal.code, refusal)
+        elif refusal.code in _DENIED:
+            if not self._bear_denial(refusal, trouble):
+                return False
+            longest = _LONGEST_DENIED_PAUSE_SECONDS
+        else:
+            trouble.met(
+                refusal.code, f"membership refused a message ({refusal.code}): {refusal}", logging.ERROR
+            )
+        trouble.wait(longest)
         return True
+
+    def _bear_denial(self, refusal: Refused, trouble: Trouble) -> bool:
+        """False when it has ended this agent: it was never a member, so no training is lost with it."""
+        seconds = trouble.met(
+            refusal.code,
+            f"membership does not take this pod's token ({refusal.code}): {refusal}",
+            logging.ERROR,
+        )
+        if self._was_member or seconds < self._denied_seconds or self._token_expired():
+            return True
+        self._inbox.end(
+            BadConfiguration(
+                f"membership has not taken this pod's token for {seconds:.0f} s ({refusal.code}): {refusal}. "
+                "Fix: let the operator make the pod, with its labels, its owner and its token volume unchanged"
+            )
+        )
+        return False

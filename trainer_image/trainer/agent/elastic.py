@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
@@ -22,6 +24,7 @@ from trainer.agent.endings import LOOK_SECONDS, Ending
 from trainer.agent.node import Node
 from trainer.agent.ranks import Ranks
 from trainer.agent.rendezvous import Rendezvous
+from trainer.agent.step_log import StepLog
 from trainer.job import Mailbox, RankJob, Result
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind, Termination
@@ -50,6 +53,7 @@ class RunAgent(LocalElasticAgent):
         self._rendezvous_handler = rendezvous
         self._ranks: Ranks | None = None
         self._oom_kills = 0
+        self._steps = StepLog(node.settings.log_stdout)
 
     def _invoke_run(self, role: str = "") -> RunResult:
         group = self._worker_group
@@ -65,6 +69,7 @@ class RunAgent(LocalElasticAgent):
         """Until this epoch's ranks have ended or were stopped."""
         while True:
             group.state = self._monitor_workers(group).state
+            self._say_steps(last=group.state is not WorkerState.HEALTHY)
             if group.state is WorkerState.FAILED:
                 self._failed(group)
                 return
@@ -94,6 +99,11 @@ class RunAgent(LocalElasticAgent):
         self._node.inbox.acted_on(directive)
         return False
 
+    def _say_steps(self, last: bool) -> None:
+        mailbox = self._node.news.state.mailbox
+        if mailbox is not None:
+            self._steps.look(mailbox.progress(), time.monotonic(), last)
+
     # how epochs end
 
     def _not_started(self, error: Exception) -> None:
@@ -101,6 +111,7 @@ class RunAgent(LocalElasticAgent):
         # Ranks that it did start are known to nobody. They die with it; the rendezvous starts another.
         self._node.warm.kill()
         self._ranks = None
+        self._node.echo.finish()
         message = f"ranks could not be started: {type(error).__name__}: {error}"
         logger.error("epoch %d: %s", self._node.news.state.epoch, message)
         failure = RankExit(self._node.settings.slot, 0, ExitCode.APPLICATION, message)
@@ -139,12 +150,12 @@ class RunAgent(LocalElasticAgent):
         self._node.news.change(phase=phase, activity="")
 
     def _evidence(self, job: RankJob, mailbox: Mailbox) -> tuple[RankExit, ...]:
-        local_ranks = range(job.record.rung.processes_per_node)
+        logs = {local_rank: entry.log_file(job, local_rank) for local_rank in self._local_ranks(job)}
         return exits.evidence(
             job.slot,
             self._running().ended,
             mailbox.errors(),
-            {local_rank: entry.log_file(job, local_rank) for local_rank in local_ranks},
+            logs,
             out_of_memory=facts.oom_kills() > self._oom_kills,
             result_posted=mailbox.result() is not None,
         )
@@ -168,6 +179,7 @@ class RunAgent(LocalElasticAgent):
         job.log_dir.mkdir(parents=True, exist_ok=True)
         self._oom_kills = facts.oom_kills()
         self._ranks = Ranks(self._node.rank_module, job)
+        self._node.echo.follow(self._log_files(job))
         pids = self._ranks.start()
         logger.info(
             "epoch %d: ranks %s run (pids %s), from %s step %d",
@@ -192,6 +204,17 @@ class RunAgent(LocalElasticAgent):
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close(_KILL_SECONDS)
+        self._node.echo.finish()
+
+    @staticmethod
+    def _local_ranks(job: RankJob) -> range:
+        return range(job.record.rung.processes_per_node)
+
+    def _log_files(self, job: RankJob) -> dict[int, Path]:
+        """By global rank."""
+        return {
+            job.rank(local_rank): entry.log_file(job, local_rank) for local_rank in self._local_ranks(job)
+        }
 
     def _running(self) -> Ranks:
         if self._ranks is None:

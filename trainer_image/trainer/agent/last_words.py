@@ -5,6 +5,7 @@ The reader must see all of it or nothing, and a kubelet keeps only its first 4,0
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import replace
@@ -17,14 +18,16 @@ MAX_BYTES = 4096
 
 
 def write(path: Path, termination: Termination) -> None:
+    """Raises OSError when the file cannot be written at all."""
     data = encode(termination)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError:
-        # A kubelet mounts the file itself, so it cannot be replaced. One write is the next best.
-        temporary.unlink(missing_ok=True)
+        # A kubelet mounts the file itself into a folder that may be read-only. One write is the next best.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         path.write_bytes(data)
 
 

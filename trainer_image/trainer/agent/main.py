@@ -19,16 +19,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from trainer.agent import facts, last_words
+from trainer.agent import facts, last_words, surroundings
 from trainer.agent.client import Client
 from trainer.agent.data_process import DataProcess
+from trainer.agent.echo import Echo
 from trainer.agent.endings import BadConfiguration, Broken, Ending, Left
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
 from trainer.agent.node import Node
 from trainer.agent.parts import Parts, Spec, real_parts
 from trainer.agent.peers import PeerServer
-from trainer.agent.settings import Settings, from_environment
+from trainer.agent.settings import RESTART_ON_FAILURE, Settings, from_environment
 from trainer.agent.snapshots import Snapshots
 from trainer.agent.startup import Loader, get_ready
 from trainer.agent.survey import Survey
@@ -42,24 +43,25 @@ from trainingrun.protocol.messages import AgentPhase, JoinRequest, Termination
 logger = logging.getLogger(__name__)
 
 _LAST_REPORT_SECONDS = 1.0
+_LAST_OUTPUT_SECONDS = 1.0
 
 
 def main(parts: Parts | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """The agent's exit code (protocol.exit_codes)."""
+    """The agent's exit code (protocol.exit_codes); 0 for one after which a kubelet must not restart it."""
     _set_up_logging()
-    news: News | None = None
+    agent: Agent | None = None
     try:
         settings = from_environment(environment)
+        surroundings.complete(settings.cache_dir)
         agent = Agent(settings, parts or real_parts())
-        news = agent.news
         agent.run()
         raise RuntimeError("an agent ends only with an Ending")
     except Ending as ending:
         termination = ending.termination
     except Exception:  # noqa: BLE001 - the edge of the process: even a defect must leave last words
         termination = Termination(ExitCode.APPLICATION, "Application", traceback.format_exc())
-    _say_goodbye(termination, environment, news)
-    return termination.exit_code
+    _say_goodbye(termination, environment, agent)
+    return process_exit_code(termination.exit_code, environment.get(names.ENV_RESTART_POLICY, ""))
 
 
 class Agent:
@@ -71,6 +73,7 @@ class Agent:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
         self._snapshots = Snapshots(settings.snapshot_dir)
+        self.echo = Echo(settings.log_stdout)
         self.news = News(self._session, settings.slot, self._snapshots.held)
 
     def run(self) -> None:
@@ -102,6 +105,7 @@ class Agent:
             warm=warm,
             news=self.news,
             inbox=self._inbox,
+            echo=self.echo,
         )
         run_epochs(node, store_socket)
 
@@ -148,12 +152,23 @@ class Agent:
                 running_epoch=self.news.running_epoch(),
             )
 
+        credentials = settings.credentials
         Client(
-            lambda: Connection(settings.membership_url, settings.run_uid), request, self.news, self._inbox
+            lambda: Connection(settings.membership_url, settings.run_uid, credentials),
+            request,
+            self.news,
+            self._inbox,
+            token_expired=credentials.expired if credentials else lambda: False,
         ).start()
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         self._inbox.end(Left(f"asked to stop by {signal.Signals(signum).name}"))
+
+
+def process_exit_code(code: int, restart_policy: str) -> int:
+    """What the process ends with. A kubelet with the policy OnFailure would restart whatever is not 0; the true code
+    is in the last words."""
+    return int(ExitCode.DONE) if restart_policy == RESTART_ON_FAILURE and code in NEVER_RESTARTED else code
 
 
 def _ending_for(error: TrainerError) -> Ending:
@@ -168,23 +183,28 @@ def _listen() -> socket.socket:
     return listener
 
 
-def _say_goodbye(termination: Termination, environment: Mapping[str, str], news: News | None) -> None:
+def _say_goodbye(termination: Termination, environment: Mapping[str, str], agent: Agent | None) -> None:
     path = environment.get(names.ENV_TERMINATION_LOG)
     if path:
-        last_words.write(Path(path), termination)
+        try:
+            last_words.write(Path(path), termination)
+        except OSError as error:
+            logger.error("the last words cannot be left in %s: %s", path, error)
+    if agent is not None:
+        agent.echo.close(_LAST_OUTPUT_SECONDS)
     level = logging.INFO if termination.exit_code == ExitCode.DONE else logging.ERROR
     logger.log(level, "ends with %d (%s) %s", termination.exit_code, termination.reason, termination.message)
-    if news is None:
+    if agent is None:
         return
     # The ranks are dead by now. Completion is membership's to hear; of the rest it learns so a little sooner.
-    state = news.state
+    state = agent.news.state
     phase = state.phase
     if termination.exit_code == ExitCode.DONE:
         phase = AgentPhase.DONE
     elif phase is AgentPhase.RUNNING:
         phase = AgentPhase.IDLE
-    version = news.change(phase=phase, activity="leaving")
-    news.wait_delivered(version, _LAST_REPORT_SECONDS)
+    version = agent.news.change(phase=phase, activity="leaving")
+    agent.news.wait_delivered(version, _LAST_REPORT_SECONDS)
 
 
 def _set_up_logging() -> None:

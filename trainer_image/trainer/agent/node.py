@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.agent.echo import Echo
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
 from trainer.agent.parts import Spec
@@ -24,3 +25,4 @@ class Node:
     warm: WarmServer
     news: News
     inbox: Inbox
+    echo: Echo

@@ -50,7 +50,7 @@ def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
     checkpoint = spec["checkpoint"]
     location = path_of(checkpoint["location"]["uri"])
     open_folder("spec.checkpoint.location.uri", location)
-    open_folder("spec.output.uri", path_of(spec["output"]["uri"]).parent)
+    open_folder("spec.output.uri", path_of(spec["output"]["uri"], "spec.output.uri").parent)
     manifest.claim(location, run_uid, run_name, bool(checkpoint["adopt"]))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainer import errors
 from trainer.errors import ConfigError, TrainerError
+from trainer.uris import uri_of
 
 
 class CheckpointDamaged(errors.CheckpointDamaged):
@@ -72,7 +73,7 @@ class LocationTaken(ConfigError):
     def __init__(self, location: Path, owner: str, run_name: str) -> None:
         super().__init__(
             "spec.checkpoint.location.uri",
-            location.absolute().as_uri(),
+            uri_of(location.absolute()),
             f"it holds the checkpoints of {owner}",
             f"use another location for {run_name}; it cannot go on from the checkpoints of another run",
         )

@@ -15,9 +15,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from trainer.errors import ConfigError
+from trainer.uris import NotAPath, local_path, uri_of
 from trainingrun.protocol import names
 
 COMMITTED_FILE = "committed"  # a checkpoint was committed here once: an empty location is not a fresh one
@@ -39,14 +39,12 @@ _FENCE = re.compile(r"^fence-e(\d+)$")
 _OWNER = re.compile(r"^owner(?:\.(\d+))?\.json$")
 
 
-def path_of(uri: str) -> Path:
-    """Folder of a `file://` URI. Raises ConfigError for any other."""
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise ConfigError(
-            "spec.checkpoint.location.uri", uri, "not a folder that can be used", "use file:///PATH"
-        )
-    return Path(unquote(parts.path))
+def path_of(uri: str, field: str = "spec.checkpoint.location.uri") -> Path:
+    """Folder of a `file://` or `pvc://` URI. Raises ConfigError for any other; `field` of the spec names it."""
+    try:
+        return local_path(uri)
+    except NotAPath as error:
+        raise ConfigError(field, uri, error.problem, error.fix) from error
 
 
 def open_folder(field: str, folder: Path) -> None:
@@ -64,7 +62,7 @@ def open_folder(field: str, folder: Path) -> None:
             raise
         raise ConfigError(
             field,
-            f"file://{folder}",
+            uri_of(folder),
             f"not a folder that can be written to: {error.strerror}",
             "use one that every node may write to",
         ) from error

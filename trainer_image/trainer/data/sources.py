@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from trainer.data.errors import DataError
+from trainer.uris import NotAPath, local_path
 
 STDLIB_TRAIN = "python-stdlib:train"
 STDLIB_HELDOUT = "python-stdlib:heldout"
@@ -106,16 +106,12 @@ class Source:
 
 
 def file_path(uri: str, field: str) -> Path:
-    """The local path of a `file://` URI. Raises DataError for any other."""
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
-        raise DataError(
-            field,
-            uri,
-            "not a source that can be read here",
-            f"use file:///PATH, {STDLIB_TRAIN} or {STDLIB_HELDOUT}",
-        )
-    return Path(unquote(parts.path))
+    """The local path of a `file://` or `pvc://` URI. Raises DataError for any other."""
+    try:
+        return local_path(uri)
+    except NotAPath as error:
+        fix = f"{error.fix}, or {STDLIB_TRAIN} or {STDLIB_HELDOUT}"
+        raise DataError(field, uri, error.problem, fix) from error
 
 
 def stdlib_documents(*, heldout: bool) -> Iterator[Document]:

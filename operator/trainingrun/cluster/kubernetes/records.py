@@ -1,0 +1,63 @@
+"""Records as ControllerRevisions, there and back. Pure; used by the adapter of the controller and of membership.
+
+`data` is the record's wire form, whole; name, labels and `revision` only make it possible to find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from trainingrun.api.constants import Label
+from trainingrun.cluster.kubernetes.objects import (
+    Object,
+    RunRef,
+    name_of,
+    owner_reference,
+    owner_uid,
+    run_labels,
+)
+from trainingrun.protocol import wire
+from trainingrun.protocol.records import Epoch, Revision
+
+R = TypeVar("R", Revision, Epoch)
+
+
+def number(record: Revision | Epoch) -> int:
+    return record.epoch if isinstance(record, Epoch) else record.revision
+
+
+def to_object(record: Revision | Epoch, run: RunRef) -> dict[str, Any]:
+    labels = run_labels(run) | {Label.RECORD.value: type(record).__name__}
+    if isinstance(record, Epoch):
+        labels |= {Label.EPOCH.value: str(record.epoch), Label.REVISION.value: record.revision}
+    else:
+        labels |= {Label.REVISION.value: record.name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": record.name,
+            "namespace": run.namespace,
+            "labels": labels,
+            "ownerReferences": [owner_reference(run)],
+        },
+        "revision": number(record),
+        "data": wire.to_json(record),
+    }
+
+
+def from_object(kind: type[R], item: Object, run_uid: str) -> R | None:
+    """The record; None for one of another owner. Raises wire.WireError, naming the object, for a damaged one."""
+    if owner_uid(item) != run_uid:
+        return None
+    try:
+        record = wire.from_json(kind, item.get("data"))
+    except wire.WireError as error:
+        raise wire.WireError(f"ControllerRevision {name_of(item)}: data: {error}") from None
+    # Made by hand, or a copy: whoever it is of, it is none of this run's.
+    return record if record.name == name_of(item) and record.run_uid == run_uid else None
+
+
+def sort(records: Sequence[R]) -> list[R]:
+    return sorted(records, key=number)

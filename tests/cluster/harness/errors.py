@@ -1,0 +1,11 @@
+"""The one error of the harness: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    """`str()` is one line for a person; `hint` is the fix, if there is one."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint

@@ -1,0 +1,94 @@
+"""Everything that is tested on a real Kubernetes, in the order that costs least: `make test-cluster`.
+
+The test cluster is started once and ended at the end, whatever happened. On somebody else's cluster
+(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run; the rest is named as not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.harness import Cluster, HarnessError
+from tests.cluster.session import ENV_KEEP
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV_FOREIGN = "TRAININGRUN_TEST_KUBECONFIG"
+HERE, SCENARIOS = "tests/cluster", "tests/scenarios"
+
+
+@dataclass(frozen=True)
+class Part:
+    title: str
+    files: tuple[str, ...]
+    anywhere: bool = False  # needs nothing but a kubeconfig of an administrator
+    line: str = ""
+
+
+PARTS = (
+    Part(
+        "the test cluster itself",
+        tuple(f"{HERE}/test_{name}.py" for name in ("harness_parts", "faultproxy", "cluster_lifecycle", "harness")),
+    ),
+    Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
+    Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",)),
+    Part("the chart and its rights", (f"{HERE}/test_chart.py", f"{HERE}/test_chart_rights.py")),
+    Part(
+        "the scenarios",
+        tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints")),
+        line="cluster",
+    ),
+    Part("obstacles and bad input", (f"{HERE}/test_obstacles.py", f"{HERE}/test_bad_input.py")),
+    Part("lost pods, nodes, API server and operator", (f"{HERE}/test_disturbances.py",)),
+)
+
+
+def run(part: Part, extra: list[str]) -> bool:
+    began = time.monotonic()
+    print(f"== {part.title}", flush=True)
+    options = ["--line", part.line] if part.line else []
+    command = [sys.executable, "-m", "pytest", *part.files, *options, "--durations=5", *extra]
+    good = subprocess.run(command, cwd=ROOT, env={**os.environ, ENV_KEEP: "1"}, check=False).returncode == 0
+    print(f"== {part.title}: {'passed' if good else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.suite", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up")
+    parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
+    options = parser.parse_args()
+    foreign = os.environ.get(ENV_FOREIGN, "")
+    parts = [part for part in PARTS if part.anywhere or not foreign]
+    if not foreign and os.geteuid() != 0:
+        print(f"NOT RUN: {'; '.join(part.title for part in PARTS)}", file=sys.stderr)
+        print(f"  hint: the test cluster needs root; or set {ENV_FOREIGN} to a kubeconfig", file=sys.stderr)
+        return 1
+    cluster = Cluster()
+    try:
+        if not foreign:
+            began = time.monotonic()
+            cluster.build()
+            print(f"== built in {time.monotonic() - began:.0f} s", flush=True)
+        failed = [part.title for part in parts if not run(part, options.pytest)]
+    finally:
+        if not foreign and not options.keep:
+            cluster.down()
+    for part in PARTS:
+        if part not in parts:
+            print(f"NOT RUN (needs the test cluster): {part.title}", flush=True)
+    for title in failed:
+        print(f"FAILED: {title}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HarnessError as error:
+        sys.exit(f"the test cluster: {error}")

@@ -1,0 +1,67 @@
+"""Where a URI of the specification is on this machine: the one place that knows what `file://` and `pvc://` mean.
+
+`pvc://claim/path` is a path in a volume that the pod has mounted under the folder of claims, which the environment
+names; where there is no such folder (a local run), there are no claims. Called by everything that reads or writes at a
+URI. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from trainingrun.protocol.names import ENV_CLAIMS_DIR
+
+_CLAIM = "pvc://"
+
+
+class NotAPath(ValueError):
+    """The URI is no path on this machine. `problem` and `fix` are for the error that names its field."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
+        self.problem = problem
+        self.fix = fix
+
+
+def local_path(uri: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The absolute path of a `file://` or `pvc://` URI; whether anything is there is not looked at. Raises NotAPath."""
+    if uri.startswith(_CLAIM):
+        return _in_claim(uri, environment.get(ENV_CLAIMS_DIR, ""))
+    parts = urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise NotAPath(
+            "not a place that can be used here", "use file:///PATH, or pvc://CLAIM/PATH on a cluster"
+        )
+    return Path(unquote(parts.path))
+
+
+def uri_of(path: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """The URI by which people know this absolute path."""
+    said = shown(path, environment)
+    return said if said.startswith(_CLAIM) else f"file://{said}"
+
+
+def shown(path: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """An absolute path as people outside of the pod can use it: that of a claim as its URI."""
+    claims = environment.get(ENV_CLAIMS_DIR, "")
+    if claims and path.is_relative_to(claims) and path != Path(claims):
+        return _CLAIM + path.relative_to(claims).as_posix()
+    return str(path)
+
+
+def _in_claim(uri: str, claims_dir: str) -> Path:
+    claim, _, rest = uri.removeprefix(_CLAIM).partition("/")
+    segments = PurePosixPath(rest).parts
+    if not claim or not segments or rest.startswith("/"):
+        raise NotAPath("names no path in a volume claim", "use pvc://CLAIM/PATH")
+    if ".." in (claim, *segments) or claim == ".":
+        raise NotAPath("leads out of the volume claim", "write the path without '..'")
+    if not claims_dir:
+        raise NotAPath(
+            f"there are no volume claims here ({ENV_CLAIMS_DIR} is not set)",
+            "use file:///PATH, or run it on a cluster",
+        )
+    return Path(claims_dir, claim, *segments)
