@@ -21,82 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.scenarios.line import Moment
 from tests.scenarios.local_line import LocalLine
-from tests.scenarios.manifests import small_manifest
 
-from benchmarks.torchrun_elastic import Workload, try_once
+from benchmarks.our_run import WORKLOAD, Metrics, bench_manifest
+from benchmarks.rows import CAP_SECONDS, Rows, verdict
+from benchmarks.torchrun_elastic import try_once
 from trainingrun.cluster.local.settings import LocalSettings
 
 RANK, SURVIVORS, BACK = "rank killed", "node killed, survivors stepping", "node back, full size"
 FAULTS = (RANK, SURVIVORS, BACK)
-CAP_SECONDS = 120.0
-WORKLOAD = Workload(
-    config={
-        "model_type": "llama",
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "vocab_size": 512,
-    },
-    global_batch=16,
-    sequence_length=128,
-    checkpoint_every=20,
-)
-
-
-@dataclass
-class Rows:
-    """Measurements by system and fault; None: not within the cap."""
-
-    seconds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
-    steps_lost: dict[tuple[str, str], list[int | None]] = field(default_factory=dict)
-
-    def add(self, system: str, fault: str, seconds: float | None, steps_lost: int | None) -> None:
-        self.seconds.setdefault((system, fault), []).append(seconds)
-        self.steps_lost.setdefault((system, fault), []).append(steps_lost)
-        shown = f"{seconds:.2f} s" if seconds is not None else f"not within {CAP_SECONDS:g} s"
-        print(f"  {system}: {fault}: {shown}, {steps_lost} steps lost", file=sys.stderr, flush=True)
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "system": system,
-                "fault": fault,
-                "seconds": seconds,
-                "steps_lost": self.steps_lost[system, fault],
-            }
-            for (system, fault), seconds in self.seconds.items()
-        ]
-
-
-class Metrics:
-    """The trainer's own step logs of a line: what was done when, as the ranks wrote it."""
-
-    def __init__(self, line: LocalLine) -> None:
-        self._line = line
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(text)
-            for path in self._line.files("metrics-e*.jsonl")
-            for text in path.read_text().split("\n")[:-1]
-        ]
-
-    def first_step_of(self, epoch: int) -> dict[str, Any] | None:
-        mine = [row for row in self.rows() if row["epoch"] == epoch and "at" in row]
-        return min(mine, key=lambda row: row["step"], default=None)
-
-    def last_step_of(self, epoch: int) -> int:
-        return max((row["step"] for row in self.rows() if row["epoch"] == epoch and "at" in row), default=0)
 
 
 def measure(
@@ -126,19 +64,8 @@ def ours(rows: Rows, tries: int) -> dict[str, Any]:
     """All tries in one run. Returns what is said beside the table."""
     dice = random.Random(1)
     folder = Path(tempfile.mkdtemp(prefix="trainingrun-bench-"))
-    manifest = small_manifest(
-        folder,
-        name="bench",
-        model__config={key: value for key, value in WORKLOAD.config.items() if key != "vocab_size"},
-        model__tokenizer={"train": {"vocabularySize": WORKLOAD.config["vocab_size"]}},
-        training__duration={"steps": 1_000_000},
-        training__globalBatch={"sequences": WORKLOAD.global_batch},
-        training__sequenceLength=WORKLOAD.sequence_length,
-        scale__growHoldSeconds=0,
-        recovery={"limits": [], "noProgressLimit": 10},
-    )
     with LocalLine(nodes=2, settings=LocalSettings(), state=folder / "line") as line:
-        line.apply(manifest)
+        line.apply(bench_manifest(folder))
         line.wait_for_step(20)
         for number in range(tries):
             settle(line)
@@ -193,58 +120,31 @@ def import_seconds(python: str) -> float:
     return statistics.median(times)
 
 
-def quantile(values: Sequence[float | None], share: float) -> float:
-    """A missing value is beyond the cap, and counts as infinite."""
-    ordered = sorted(float("inf") if value is None else value for value in values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def table(rows: Rows) -> str:
-    lines = [f"{'fault':34}{'system':22}{'p50 s':>8}{'min':>8}{'max':>8}{'steps lost (max)':>18}{'tries':>7}"]
-    for fault in FAULTS:
-        for system in dict.fromkeys(system for system, _ in rows.seconds):
-            seconds = rows.seconds.get((system, fault))
-            if not seconds:
-                continue
-            lost = [value for value in rows.steps_lost[system, fault] if value is not None]
-            figures = [quantile(seconds, 0.5), quantile(seconds, 0.0), quantile(seconds, 1.0)]
-            shown = "".join(
-                f"{figure:8.2f}" if figure < CAP_SECONDS else f"{'>120':>8}" for figure in figures
-            )
-            lines.append(f"{fault:34}{system:22}{shown}{max(lost, default=0):18}{len(seconds):7}")
-    return "\n".join(lines)
-
-
 def bars(rows: Rows, said: dict[str, Any]) -> list[str]:
     """Each bar beside what it really is."""
 
-    def p50(system: str, fault: str) -> float:
-        return quantile(rows.seconds.get((system, fault), [None]), 0.5)
-
-    def worst(fault: str) -> int:
-        return max(
-            (value for value in rows.steps_lost.get(("ours", fault), []) if value is not None), default=0
-        )
-
-    tuned = p50("torchrun tuned", SURVIVORS)
+    tuned = rows.p50("torchrun tuned", SURVIVORS)
     every = said["snapshot_every_steps"] or 0
     checks = [
-        (f"rank killed p50 <= 2 s: {p50('ours', RANK):.2f} s", p50("ours", RANK) <= 2),
-        (f"steps lost <= snapshot interval ({every:g}): {worst(RANK)}", worst(RANK) <= every),
+        (f"rank killed p50 <= 2 s: {rows.p50('ours', RANK):.2f} s", rows.p50("ours", RANK) <= 2),
+        (
+            f"steps lost <= snapshot interval ({every:g}): {rows.most_lost('ours', RANK)}",
+            rows.most_lost("ours", RANK) <= every,
+        ),
         (
             f"snapshot stall <= 20 permille: {said['snapshot_stall_permille']}",
             said["snapshot_stall_permille"] <= 20,
         ),
         (
-            f"survivors stepping <= 1/3 of torchrun tuned: {p50('ours', SURVIVORS):.2f} s of {tuned:.2f} s",
-            p50("ours", SURVIVORS) <= tuned / 3,
+            f"survivors stepping <= 1/3 of torchrun tuned: {rows.p50('ours', SURVIVORS):.2f} s of {tuned:.2f} s",
+            rows.p50("ours", SURVIVORS) <= tuned / 3,
         ),
         (
-            f"node back, full size <= 5 s + import {said['import_seconds']:.1f} s: {p50('ours', BACK):.2f} s",
-            p50("ours", BACK) <= 5 + said["import_seconds"],
+            f"node back, full size <= 5 s + import {said['import_seconds']:.1f} s: {rows.p50('ours', BACK):.2f} s",
+            rows.p50("ours", BACK) <= 5 + said["import_seconds"],
         ),
     ]
-    return [f"{'met   ' if met else 'MISSED'}  {text}" for text, met in checks]
+    return [verdict(met, text) for text, met in checks]
 
 
 def main() -> int:
@@ -268,7 +168,7 @@ def main() -> int:
         for _ in range(tries):
             for outcome in try_once(python, WORKLOAD, tuned, CAP_SECONDS):
                 rows.add(system, outcome.fault, outcome.seconds, outcome.steps_lost)
-    print(table(rows))
+    print(rows.table(FAULTS))
     print(
         f"ours: a snapshot every {said['snapshot_every_steps']} steps, stall "
         f"{said['snapshot_stall_permille'] / 10:.1f} % of the step time ({said['step_seconds'] * 1000:.0f} ms); "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -53,8 +54,9 @@ def main() -> None:
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
-    with (args.folder / f"steps-{os.getpid()}.jsonl").open("a", buffering=1) as log:
-        log.write(json.dumps({"import_seconds": IMPORTED - STARTED}) + "\n")
+    name = f"steps-{socket.gethostname()}-{os.getpid()}-{STARTED:.3f}.jsonl"  # a pod's pids are its own
+    with (args.folder / name).open("a", buffering=1) as log:
+        log.write(json.dumps({"import_seconds": IMPORTED - STARTED, "started": STARTED}) + "\n")
         while True:
             generator = torch.Generator().manual_seed(step)
             shape = (args.global_batch, args.sequence_length + 1)

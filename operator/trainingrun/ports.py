@@ -173,7 +173,7 @@ class Records(Protocol):
         """Epochs with a number greater than `after`, ascending."""
 
     def create(self, record: Revision | Epoch) -> None:
-        """Create it, or raise Conflict when its name is taken. Never overwrites."""
+        """Create it, or raise Conflict when its name is taken, and Refused. Never overwrites."""
 
 
 class ControlPort(Records, Protocol):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.cluster.disturbances import tell
 from tests.cluster.harness import Cluster
+from tests.cluster.session import installed
+from tests.scenarios import lines
+from tests.scenarios.cluster_line import ClusterLines
+from tests.scenarios.story import Told, undisturbed
 
 ENV_KEEP = "TRAININGRUN_KEEP_CLUSTER"  # "1": a cluster that these tests started stays up
 
@@ -22,6 +29,42 @@ def cluster() -> Iterator[Cluster]:
     yield made
     if not was_up and not os.environ.get(ENV_KEEP):
         made.down()
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster) -> Iterator[ClusterLines]:
+    """Our chart on the last node, the first ones for workers; scenarios then run on this cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        made = installed(cluster)
+        before = os.umask(0)  # what a test writes must be readable and writable for the user of the pods
+        lines.choose(made)
+        yield made
+        lines.choose(lines.LocalLines())
+        os.umask(before)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(cluster: Cluster) -> Path:
+    """A folder of the test file's own that every node sees, and the pods may write to."""
+    path = cluster.shared_dir / f"tests-{uuid.uuid4().hex[:8]}"
+    path.mkdir()
+    path.chmod(0o777)
+    return path
+
+
+@pytest.fixture
+def folder(operator: ClusterLines, shared_folder: Path, request: pytest.FixtureRequest) -> Path:
+    """Of one run."""
+    lines.choose(operator)
+    return shared_folder / re.sub(r"\W+", "-", request.node.name)[:40]
+
+
+@pytest.fixture(scope="session")
+def calm(operator: ClusterLines) -> Told:
+    """The small run that nobody disturbs, on two nodes: the measure of all others."""
+    lines.choose(operator)
+    return tell(operator.cluster.shared_dir / f"calm-{uuid.uuid4().hex[:8]}", undisturbed).told
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ class Demo:
                 )
             if until(status):
                 return status
-            if condition(status, "Failed").get("status") == "True" or time.monotonic() > deadline:
+            if is_true(status, "Failed") or time.monotonic() > deadline:
                 self.show("kubectl", "-n", HOME, "describe", "trun", self.name)
                 raise SystemExit(f"the demo failed: {what}")
             time.sleep(0.5)
@@ -95,9 +95,9 @@ class Demo:
         before = step_of(self.status())
         print(f"\n*** the power of {victim} fails at step {before}: kubelet, containerd and all its pods ***")
         self.cluster.power_off(victim)
-        self.follow(lambda now: epoch_of(now) > 1 and step_of(now) > before, "steps after the loss")
+        self.follow(lambda now: epoch_of(now) > 2 and is_true(now, "Ready"), "a replacement")
         self.show("kubectl", "get", "nodes")
-        self.follow(lambda now: condition(now, "Complete").get("status") == "True", "the end of the run")
+        self.follow(lambda now: is_true(now, "Complete"), "the end of the run")
         self.show("kubectl", "-n", HOME, "get", "trun,pods", "-o", "wide")
         self.show("trainingrun", "describe", self.name, "-n", HOME)
         self.show("kubectl", "-n", HOME, "get", "events", "--sort-by=.metadata.creationTimestamp",
@@ -127,14 +127,18 @@ class Demo:
     def exported(self) -> None:
         export = (self.status().get("output") or {}).get("export", "")
         print(f"\nThe model is at {export}:")
-        for weights in self.cluster.shared_dir.glob("**/*.safetensors"):
-            for file in sorted(weights.parent.iterdir()):
-                print(f"  {file.stat().st_size:>10,}  {file.name}")
+        folder = self.cluster.shared_dir / export.removeprefix(f"pvc://{self.claim}/")
+        for file in sorted(folder.iterdir()):
+            print(f"  {file.stat().st_size:>10,}  {file.name}")
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     found = [item for item in status.get("conditions") or [] if item["type"] == kind]
     return found[0] if found else {}
+
+
+def is_true(status: Mapping[str, Any], kind: str) -> bool:
+    return condition(status, kind).get("status") == "True"
 
 
 def step_of(status: Mapping[str, Any]) -> int:
@@ -158,6 +162,7 @@ def main() -> int:
         if not options.keep:
             cluster.down()
     if options.keep:
+        cluster.heal_all()
         print(f"\nThe cluster is up: export KUBECONFIG={cluster.kubeconfig}")
     return 0
 

@@ -36,7 +36,7 @@ READY_SECONDS = 90
 
 @dataclass
 class Installation:
-    """The release in its namespace. `node`: where the operator's pods must run; "" for anywhere."""
+    """The release in its namespace. `node`: where the operator's pods run while that node is there; "" for anywhere."""
 
     cluster: Cluster
     api: Api
@@ -55,8 +55,8 @@ class Installation:
             **(values or {}),
         }
         if self.node:
-            selector = {"nodeSelector": {"kubernetes.io/hostname": self.node}}
-            chosen |= {name: {**selector, **chosen.get(name, {})} for name in ("controller", "membership")}
+            near = {"affinity": prefers(self.node)}
+            chosen |= {name: {**near, **chosen.get(name, {})} for name in ("controller", "membership")}
         self.helm(
             *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
             *("--wait", "--timeout", f"{READY_SECONDS}s", "--values", "-"),
@@ -82,6 +82,22 @@ class Installation:
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
         self.api.patch(f"{path}/scale", {"spec": {"replicas": replicas}})
 
+    def bring_home(self) -> None:
+        """Move pods that a fault has driven away back to their node, and wait until both programs are ready there."""
+        away = [
+            pod
+            for program in (CONTROLLER, MEMBERSHIP)
+            for pod in self.pods(program)
+            if not self._is_home(pod)
+        ]
+        for pod in away:
+            self.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}")
+        for program in (CONTROLLER, MEMBERSHIP):
+            self.wait_ready(program, self.node)
+
+    def _is_home(self, pod: Mapping[str, Any]) -> bool:
+        return not self.node or pod["spec"].get("nodeName") in (None, self.node)
+
     def signal(self, deployment: str, number: signal.Signals) -> None:
         """To the program's first process in each of its pods."""
         for pod in self.pods(deployment):
@@ -99,9 +115,12 @@ class Installation:
                 raise AssertionError(f"{deployment} does not go:\n{self.logs()}")
             time.sleep(0.1)
 
-    def wait_ready(self, deployment: str, timeout_seconds: float = READY_SECONDS) -> None:
+    def wait_ready(self, deployment: str, node: str = "", timeout_seconds: float = READY_SECONDS) -> None:
+        """Until one of its pods is ready, on that node if one is named."""
         deadline = time.monotonic() + timeout_seconds
-        while not any(is_ready(pod) for pod in self.pods(deployment)):
+        while not any(
+            is_ready(pod) and node in ("", pod["spec"].get("nodeName")) for pod in self.pods(deployment)
+        ):
             if time.monotonic() > deadline:
                 raise AssertionError(f"{deployment} is not ready:\n{self.logs()}")
             time.sleep(0.2)
@@ -171,3 +190,10 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
     ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def prefers(node: str) -> dict[str, Any]:
+    """An affinity: this node while it is there, else any."""
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+    wanted = [{"weight": 100, "preference": here}]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wanted}}

@@ -1,4 +1,4 @@
-"""The test cluster with our chart, once for a session of tests: operator on the last node, workers on the others."""
+"""The test cluster with our chart, once for a session of tests: operator on the last node, workers on the first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ ENV_KEEP = "TRAININGRUN_KEEP_CLUSTER"  # "1": leave the cluster up, for the next
 def running_cluster() -> Iterator[Cluster]:
     """Up; and down again at the end, unless it was up before or is to be kept."""
     cluster = Cluster()
-    before = cluster.layout.ready.exists()
+    before = cluster.is_up
+    if before:
+        cluster.heal_all()  # whoever used it before may have left a fault
     cluster.up()
     os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
     try:
@@ -34,11 +36,13 @@ def running_cluster() -> Iterator[Cluster]:
 @contextmanager
 def cluster_lines() -> Iterator[ClusterLines]:
     with running_cluster() as cluster:
-        api = Api.connect()
-        *workers, last = cluster.nodes
-        installation = Installation(cluster, api, node=last)
-        installation.install()
-        settings = KubeSettings(
-            operator_namespace="-", trainer_image="-", membership_name="-", cache_seconds=0.0
-        )
-        yield ClusterLines(cluster, installation, KubePort(api, settings), tuple(workers))
+        yield installed(cluster)
+
+
+def installed(cluster: Cluster) -> ClusterLines:
+    """Our chart as it is in this checkout, on a cluster that is up and that KUBECONFIG names."""
+    api = Api.connect()
+    installation = Installation(cluster, api, node=cluster.nodes[-1])
+    installation.install()
+    settings = KubeSettings(operator_namespace="-", trainer_image="-", membership_name="-", cache_seconds=0.0)
+    return ClusterLines(cluster, installation, KubePort(api, settings), cluster.nodes)

@@ -33,10 +33,13 @@ class Part:
 PARTS = (
     Part(
         "the test cluster itself",
-        tuple(f"{HERE}/test_{name}.py" for name in ("harness_parts", "faultproxy", "cluster_lifecycle", "harness")),
+        tuple(
+            f"{HERE}/test_{name}.py"
+            for name in ("harness_parts", "faultproxy", "cluster_lifecycle", "harness")
+        ),
     ),
     Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
-    Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",)),
+    Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",), anywhere=True),
     Part("the chart and its rights", (f"{HERE}/test_chart.py", f"{HERE}/test_chart_rights.py")),
     Part(
         "the scenarios",
@@ -54,7 +57,9 @@ def run(part: Part, extra: list[str]) -> bool:
     options = ["--line", part.line] if part.line else []
     command = [sys.executable, "-m", "pytest", *part.files, *options, "--durations=5", *extra]
     good = subprocess.run(command, cwd=ROOT, env={**os.environ, ENV_KEEP: "1"}, check=False).returncode == 0
-    print(f"== {part.title}: {'passed' if good else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"== {part.title}: {'passed' if good else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True
+    )
     return good
 
 

@@ -32,6 +32,7 @@ CRD = Path(__file__).parents[2] / "crds" / "trainingruns.trainingrun.dev.yaml"
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingruns.trainingrun.dev"
 SOON = 30.0  # seconds
 STALE = 3.0
+INACTIVITY = 8.0  # in truth longer: an API server gives a quiet watch a sign of life once a minute
 
 
 def eventually(holds: Callable[[], object], within: float = SOON) -> float:
@@ -62,11 +63,10 @@ class World:
             watch_dead_seconds=STALE,
         )
         api = Api.at(self.proxy.url, 2.0)
-        self.watch = Watch(api, self.news, self.freshness, settings.watch_namespaces, 70.0)
+        self.watch = Watch(api, self.news, self.freshness, settings.watch_namespaces, INACTIVITY)
         self.port = KubePort(api, settings, self.news, self.freshness)
         self.health = Health(self.port, self.freshness, settings)
         self.health.started.set()
-        self._changes = 0
 
     def start(self) -> World:
         self.watch.start()
@@ -104,8 +104,7 @@ class World:
         self.direct.create(core_path("pods", self.namespace), body)
 
     def change_pod(self) -> None:
-        self._changes += 1
-        patch: dict[str, Any] = {"metadata": {"annotations": {"change": str(self._changes)}}}
+        patch: dict[str, Any] = {"metadata": {"annotations": {"change": secrets.token_hex(4)}}}
         self.direct.patch(core_path("pods", self.namespace, "demo-0-0"), patch)
 
     def is_heard(self) -> bool:
@@ -170,6 +169,16 @@ def test_a_stalled_watch_is_found_out_and_found_well_again(world: World) -> None
     assert eventually(lambda: looked(world.health.not_healthy)) < STALE + 5
     world.proxy.resume_watches()
     eventually(lambda: not looked(world.health.not_ready))
+
+
+def test_while_the_watch_is_stalled_lists_take_its_place(world: World) -> None:
+    world.proxy.stall_watches()
+    world.change_pod()
+
+    def heard() -> bool:
+        return world.port.wait_for_change(0.5) is None
+
+    assert eventually(heard) < 5.0
 
 
 def test_a_watch_that_is_cut_goes_on(world: World) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def installation(cluster: Cluster) -> Iterator[Installation]:
 
 
 @pytest.fixture
-def line(installation: Installation) -> Iterator[ClusterLine]:
+def line(installation: Installation, folder: Path) -> Iterator[ClusterLine]:
     """A line of two nodes, whose namespace is gone afterwards."""
     cluster = installation.cluster
     settings = KubeSettings(operator_namespace="-", trainer_image="-", membership_name="-", cache_seconds=0.0)
@@ -74,11 +75,13 @@ def line(installation: Installation) -> Iterator[ClusterLine]:
 
 
 @pytest.fixture
-def folder(cluster: Cluster) -> Path:
+def folder(cluster: Cluster) -> Iterator[Path]:
+    """Seen by the pods under the claim of their namespace."""
     path = cluster.shared_dir / f"chart-{uuid.uuid4().hex[:8]}"
     path.mkdir(mode=0o777)
     path.chmod(0o777)
-    return path
+    yield path
+    shutil.rmtree(path)
 
 
 def operator_pods(installation: Installation) -> list[dict[str, Any]]:

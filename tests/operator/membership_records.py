@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainingrun.ports import Conflict, Unavailable
+from trainingrun.ports import Conflict, Refused, Unavailable
 from trainingrun.protocol.messages import DurableCheckpoint
 from trainingrun.protocol.records import Epoch, Revision, Rung
 
@@ -43,6 +43,8 @@ class MemoryRecords:
     exists: bool = True
     saved: DurableCheckpoint | None = None  # what the run's status says
     unavailable: bool = False
+    refusal: str = ""  # why no record may be made
+    tries: int = 0  # to make one
     lose_replies: int = 0  # so many records are created without the caller learning of it
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,6 +67,9 @@ class MemoryRecords:
     def create(self, record: Revision | Epoch) -> None:
         self._check()
         assert isinstance(record, Epoch)
+        self.tries += 1
+        if self.refusal:
+            raise Refused("Forbidden", self.refusal)
         with self.lock:
             if record.name in self.made:
                 raise Conflict(record.name)

@@ -15,7 +15,7 @@ from tests.operator.membership_records import RUN, UID, FakeClock, MemoryRecords
 
 from trainingrun.membership.settings import Settings
 from trainingrun.membership.state import CreateEpoch, Note, RunState
-from trainingrun.ports import Conflict, Unavailable
+from trainingrun.ports import Conflict, Refused, Unavailable
 from trainingrun.protocol.messages import AgentPhase, DurableCheckpoint, RunView
 from trainingrun.protocol.records import Epoch, RankExit
 
@@ -73,6 +73,8 @@ class Service:
             self.world.records.create(record)
         except Unavailable as error:
             self.state.creation_failed(str(error), now, wall)
+        except Refused as refused:
+            self.state.creation_refused(refused.message, now, wall)
         except Conflict:
             existing = next(e for e in self.world.records.epochs(UID) if e.epoch == record.epoch)
             self.state.conflicted(existing, now, wall)

@@ -157,6 +157,14 @@ def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
     assert kinds(decide(over.observed(), NOW + 120)) == []
 
 
+def test_the_last_pods_of_a_complete_run_may_end_by_themselves():
+    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    over = with_status(run, decide(run.observed(), NOW))
+    decision = decide(over.observed(), NOW + 5)
+    assert kinds(decision) == []
+    assert decision.revisit_at is not None and NOW + 5 < decision.revisit_at <= NOW + 15
+
+
 def test_a_bad_configuration_fails_the_run_at_once():
     run = a_run().pod(0, failed(64, "BadConfiguration", "spec.data.sources[0].uri: no such file")).epoch(1)
     decision = decide(run.observed(), NOW)

@@ -241,6 +241,11 @@ def test_failures_back_off_and_news_do_not_shorten_that():
     assert queue.next_due() == 1.0
 
 
+def test_a_failure_may_have_a_shorter_longest_back_off():
+    queue = WorkQueue(1.0, 8.0)
+    assert [queue.failed(RUN, 0.0, 3.0) for _ in range(4)] == [1, 2, 3, 3]
+
+
 def test_what_is_gone_is_forgotten():
     queue = WorkQueue(1.0, 8.0)
     queue.failed(RUN, 0.0)

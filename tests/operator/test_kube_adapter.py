@@ -282,13 +282,13 @@ def test_a_record_of_a_run_that_is_gone_is_a_conflict(port: KubePort, server: Fa
         port.create(epoch_of(1))
 
 
-def test_a_record_that_is_refused_is_told_to_the_controller_but_retried_by_membership(
+def test_a_record_that_is_refused_is_told_to_the_controller_and_to_membership(
     port: KubePort, server: FakeApiServer
 ) -> None:
     server.refusals["POST", "controllerrevisions"] = Answered(403, "exceeded quota: count")
     with pytest.raises(Refused):
         port.create(revision_of())
-    with pytest.raises(Unavailable, match="exceeded quota"):
+    with pytest.raises(Refused, match="exceeded quota"):
         KubeRecords(Api.at(server.url, 2.0), SETTINGS).create(epoch_of(1))
 
 

@@ -320,6 +320,42 @@ async def test_records_that_are_away_are_an_answer_to_try_again():
         await line.member(0)
 
 
+def test_a_record_that_is_refused_leaves_no_traceback_and_its_reason_is_shown(
+    caplog: pytest.LogCaptureFixture,
+):
+    asyncio.run(_refused_once())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def _refused_once() -> None:
+    records = MemoryRecords([a_revision((1,))], refusal="exceeded quota: objects")
+    async with a_service(records=records) as line:
+        report = await line.member(0)
+
+        async def prepared() -> bool:
+            nonlocal report
+            report = replace(report, prepared=(await line.ask("report", report)).nonce)
+            return bool(report.prepared)
+
+        async def told() -> bool:
+            text = (await line.view()).waiting_for
+            return text == "the record of epoch 1 is refused: exceeded quota: objects"
+
+        await line.until(prepared)
+        line.keep_reporting(report)
+        await line.until(told)
+        records.refusal = ""
+        await line.until(lambda: _has(records, 1))
+
+
+@story
+async def test_a_restarted_service_soon_trusts_itself_again_though_no_agent_is_left():
+    async with a_service() as line:
+        assert (await line.view()).suspicious_of_self
+        line.clock.jumped += QUICK.grace_seconds + 0.1
+        assert not (await line.view()).suspicious_of_self
+
+
 @story
 async def test_the_controller_may_ask_about_a_run_that_no_agent_has_joined():
     async with a_service() as line:

@@ -239,6 +239,18 @@ def test_records_that_are_away_delay_an_epoch_and_nothing_else():
     world.pass_until(lambda: world.epoch.epoch == 2, limit=1)
 
 
+def test_a_record_that_is_refused_is_tried_ever_more_slowly_and_the_reason_is_shown():
+    world = World().running(2)
+    world.records.refusal, world.records.tries = "exceeded quota: objects", 0
+    world.agents[0].rank_dies()
+    world.pass_time(60)
+    assert world.service.view.waiting_for == "the record of epoch 2 is refused: exceeded quota: objects"
+    assert 5 <= world.records.tries <= 10
+    world.records.refusal = ""
+    world.pass_until(lambda: world.epoch.epoch == 2, limit=world.settings.refused_cap_seconds + 1)
+    assert world.service.view.waiting_for == ""
+
+
 def test_an_epoch_made_by_another_instance_is_adopted():
     world = World().running(2)
     mine = world.service

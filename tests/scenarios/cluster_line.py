@@ -1,47 +1,48 @@
 """The line on the test cluster: real pods of our chart's operator, in a Kubernetes namespace of their own.
 
 The faults are those of the machines (a process killed, a node's power cut); what a test looks at is read as the
-operator reads it. What the ranks log is opened as soon as it appears, because a pod takes its files along when it goes.
+operator reads it. Tests that know that they are on a cluster find more here than `Line` promises.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from tests.cluster.harness import Cluster
 from tests.cluster.installation import CONTROLLER, MEMBERSHIP, Installation
+from tests.cluster.witness import Witness, seconds
 from tests.scenarios.line import Line, Moment
+from tests.scenarios.pod_files import PodFiles
 
-from trainingrun.api.constants import API_VERSION, GROUP, PLURAL, VERSION, Label
+from trainingrun.api.constants import API_VERSION, GROUP, PLURAL, VERSION
 from trainingrun.cluster.kubernetes.adapter import KubePort
 from trainingrun.cluster.local import processes
 from trainingrun.cluster.local.processes import Process
 from trainingrun.ports import EventRecord, Node, Pod, Refused, Unavailable
+from trainingrun.protocol.messages import RunView
 from trainingrun.protocol.records import Revision
 
 WORKER = "trainingrun-test/worker"  # label of the nodes that a line's pods may use
 CLAIM = "shared"
 _RANK_LOG = re.compile(r"epoch-(\d+)\.rank-(\d+)\.log$")
-_COLLECT_SECONDS = 0.2
 _GONE_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class ClusterLines:
-    """Implements lines.Lines. `workers`: nodes that lines may use, in this order."""
+    """Implements lines.Lines. `workers`: nodes that lines may use, in this order; the operator's own is the last."""
 
     cluster: Cluster
     installation: Installation
@@ -66,35 +67,26 @@ class ClusterLine(Line):
         self.workers = tuple(workers)
         self.namespace = f"scenario-{os.getpid()}-{next(_numbers)}"
         self._state = state
+        self.witness = Witness()
         self._run = self._uid = ""
-        self._uids: set[str] = set()  # of pods of this namespace, those that are gone included
-        self._opened: dict[Path, BinaryIO] = {}  # by where a copy of it goes
-        self._stop = threading.Event()
-        self._collecting = threading.Lock()
-        self._collector = threading.Thread(target=self._collect, name="collector", daemon=True)
+        self._kept = PodFiles(self.cluster, self.api, self.namespace, state, self.witness.saw)
 
     def __enter__(self) -> Self:
-        for folder in (self._state / "logs", self._state / "cache"):
-            folder.mkdir(parents=True, exist_ok=True)
         self.cluster.heal_all()
         for node in self.cluster.nodes:
-            chosen = "yes" if node in self.workers else None
-            self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {WORKER: chosen}}})
+            self._mark(node, node in self.workers)
         make_namespace(self.api, self.namespace, self.cluster.shared_dir)
-        self._collector.start()
+        self._kept.start()
         for program in (CONTROLLER, MEMBERSHIP):
             self.operator.scale(program, 1)
-            self.operator.wait_ready(program)
+        self.operator.bring_home()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.heal_all()
-        self._stop.set()
-        self._collector.join()
-        for file in self._opened.values():
-            file.close()
+        self._kept.close()
         if kind is None or not os.environ.get("TRAININGRUN_KEEP_FAILED"):
             self.api.delete(f"/api/v1/namespaces/{self.namespace}")
         for program in (CONTROLLER, MEMBERSHIP):
@@ -105,7 +97,7 @@ class ClusterLine(Line):
         placed["metadata"] = {**manifest["metadata"], "namespace": self.namespace}
         self._run = manifest["metadata"]["name"]
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}/{self._run}"
-        self._uid = self.api.apply(path, placed, "scenario")["metadata"]["uid"]
+        self._uid = self.witness.run_uid = self.api.apply(path, placed, "scenario")["metadata"]["uid"]
         return self._uid
 
     @property
@@ -127,6 +119,10 @@ class ClusterLine(Line):
             except Unavailable:
                 time.sleep(self.look_seconds)
 
+    def view(self) -> RunView | None:
+        """What membership knows, asked without the API server once it was asked before."""
+        return self.operator.view(self._uid)
+
     def revisions(self) -> Sequence[Revision]:
         return self.port.revisions(self._uid)
 
@@ -134,7 +130,7 @@ class ClusterLine(Line):
         path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
         found = [item for item in self.api.list(path) if item["regarding"].get("kind") == "TrainingRun"]
         records = [
-            EventRecord(_seconds(item), item.get("type", ""), item.get("reason", ""), item.get("note", ""))
+            EventRecord(_told_at(item), item.get("type", ""), item.get("reason", ""), item.get("note", ""))
             for item in found
         ]
         return sorted(records, key=lambda event: event.at)
@@ -188,12 +184,21 @@ class ClusterLine(Line):
         return [pod["metadata"]["name"] for pod in self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")]
 
     def files(self, pattern: str) -> Sequence[Path]:
-        self._copy_all()
-        return sorted((self._state / "logs").glob(f"*/{pattern}"))
+        return sorted(self._kept.folder("logs").glob(f"*/{pattern}"))
+
+    def newest_step(self) -> int:
+        """As the ranks log it, whatever the operator knows. The last line of a log may be in the making."""
+        logs = [path.read_text() for path in self.files("metrics-e*.jsonl")]
+        rows = [
+            json.loads(row) for text in logs for row in text.splitlines(keepends=True) if row.endswith("\n")
+        ]
+        return max((row["step"] for row in rows if "loss" in row), default=0)
 
     def cache_dir(self) -> Path:
-        self._copy_all()
-        return next((self._state / "cache").iterdir())
+        return next(self._kept.folder("cache").iterdir())
+
+    def objections(self) -> Sequence[str]:
+        return self.witness.objections()
 
     def leaks(self) -> Sequence[str]:
         deadline = time.monotonic() + _GONE_SECONDS
@@ -203,43 +208,19 @@ class ClusterLine(Line):
             time.sleep(0.3)
         return [f"namespace {self.namespace} is still there, with pods {self._pod_names()}"]
 
-    # what the pods write, kept
+    # nodes
 
-    def _collect(self) -> None:
-        while not self._stop.wait(_COLLECT_SECONDS):
-            self._open_all()
+    def offer(self, node: str) -> None:
+        """From now on the run's pods may use this node too."""
+        self._mark(node, True)
 
-    def _open_all(self) -> None:
-        with suppress(Unavailable):
-            for pod in self.api.list(f"/api/v1/namespaces/{self.namespace}/pods", Label.RUN_UID.value):
-                self._uids.add(pod["metadata"]["uid"])
-        with self._collecting:
-            for uid in sorted(self._uids):
-                for kind, source in self._volumes(uid):
-                    self._open_tree(source, self._state / kind / uid)
+    def withdraw(self, node: str) -> None:
+        """No new pod of the run may use this node. One that is there stays."""
+        self._mark(node, False)
 
-    def _open_tree(self, source: Path, target: Path) -> None:
-        """An open file outlives its name. No link would do: the kubelet's folder is a mount of its own."""
-        for path in source.rglob("*"):
-            copy = target / path.relative_to(source)
-            if copy in self._opened or path.is_symlink() or not path.is_file():
-                continue
-            with suppress(FileNotFoundError):
-                self._opened[copy] = path.open("rb")
-
-    def _copy_all(self) -> None:
-        self._open_all()
-        with self._collecting:
-            for copy, file in self._opened.items():
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                file.seek(0)
-                copy.write_bytes(file.read())
-
-    def _volumes(self, uid: str) -> Iterator[tuple[str, Path]]:
-        for node in self.cluster.layout.nodes:
-            volumes = node.folder / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir"
-            for kind in ("logs", "cache"):
-                yield from ((kind, folder) for folder in volumes.glob(f"*{kind}"))
+    def _mark(self, node: str, is_worker: bool) -> None:
+        labels = {WORKER: "yes" if is_worker else None}
+        self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
 
     # faults
 
@@ -256,6 +237,11 @@ class ClusterLine(Line):
 
     def start_node(self, node: str) -> None:
         self.cluster.power_on(node)
+
+    def delete_pods(self, *slots: int) -> None:
+        """As a user does, and without waiting for them to go."""
+        names = [self.pod_of(slot).name for slot in slots]
+        self.cluster.kubectl("-n", self.namespace, "delete", "pod", *names, "--wait=false")
 
     def stop_membership(self) -> None:
         self.operator.signal(MEMBERSHIP, signal.SIGSTOP)
@@ -318,6 +304,5 @@ def with_node_selector(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _seconds(event: Mapping[str, Any]) -> float:
-    text = event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+def _told_at(event: Mapping[str, Any]) -> float:
+    return seconds(event.get("eventTime") or event["metadata"]["creationTimestamp"])

@@ -118,6 +118,10 @@ class Line(ABC):
     def leaks(self) -> Sequence[str]:
         """What is left that should not be; to be asked after the context is left."""
 
+    def objections(self) -> Sequence[str]:
+        """What was seen while the run went on and must never be so; nothing where nobody looks all the time."""
+        return ()
+
     # faults
 
     @abstractmethod

@@ -25,6 +25,7 @@ from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 STEPS = 150
 FP32_BOUND = 1e-5  # only the order of summation differs
 FP64_BOUND = 1e-9
+_BROKEN = (Trigger.MEMBER_LOST, Trigger.PROCESS_DIED, Trigger.RESTORE_FAILED)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def told(
         check_status(end, epochs, steps, last_steps(line.files("metrics-e*.jsonl")))
         check_records(epochs)
         events = line.events()
+        assert not line.objections()
     left = line.leaks()
     assert not left, f"left behind: {left}"
     return Told(end, epochs, events, losses, folder)
@@ -107,6 +109,8 @@ def check_status(end: Moment, epochs: Sequence[Epoch], steps: int, trained: Mapp
     )
     # News take a moment, so the very last steps of an epoch may be unknown; nothing else may be.
     assert recorded <= disruptions.get("lostSteps", 0) <= really
+    counted = sum(item["count"] for item in disruptions.get("byCause") or [])
+    assert counted == sum(bool(epoch.lost) or epoch.trigger in _BROKEN for epoch in epochs)
     goodput = status["goodput"]
     parts = goodput["productiveSeconds"] + sum(part["seconds"] for part in goodput["lost"])
     # Each part is rounded to a second for display.

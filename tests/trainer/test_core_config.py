@@ -73,6 +73,7 @@ def test_a_global_batch_in_tokens_must_be_whole_sequences() -> None:
         ({"training__sequenceLength": 512}, "spec.training.sequenceLength: 512"),
         ({"training__precision": "BF16"}, "spec.training.precision: 'BF16'"),
         ({"training__optimizer__name": "Lion"}, "spec.training.optimizer.name: 'Lion'"),
+        ({"resources__perNode__nvidia.com/gpu": "8"}, "spec.resources.perNode[nvidia.com/gpu]: '8'"),
         ({"output__uri": "s3://bucket/model"}, "spec.output.uri: 's3://bucket/model'"),
     ],
 )

@@ -9,6 +9,7 @@ the network.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
         )
     global_batch = _global_batch(training["globalBatch"], sequence_length)
     resources = spec["resources"]
+    _check_devices(resources["perNode"])
     return TrainerConfig(
         model=model,
         optimizer=_optimizer(training["optimizer"]),
@@ -109,6 +111,18 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
         ),
         output=path_of(spec["output"]["uri"], "spec.output.uri"),
     )
+
+
+def _check_devices(per_node: Mapping[str, str]) -> None:
+    """Never a silent fall back: what asks for accelerators is not trained on the CPUs beside them."""
+    for name in per_node:
+        if "/" in name:
+            raise ConfigError(
+                f"spec.resources.perNode[{name}]",
+                per_node[name],
+                "this version of the trainer computes on CPUs only",
+                "remove it, and set spec.resources.processesPerNode",
+            )
 
 
 def check_rung(config: TrainerConfig, rung: Rung) -> None:

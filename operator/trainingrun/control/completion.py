@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from trainingrun.api.constants import Cause, ConditionType, Reason
@@ -41,6 +42,14 @@ def is_terminal(status: Mapping[str, Any]) -> bool:
     """Does status say that the run is over? It stays over whatever happens to its pods."""
     over = (ConditionType.COMPLETE, ConditionType.FAILED)
     return any(item["type"] in over and item["status"] == "True" for item in status.get("conditions") or [])
+
+
+def completed_at(status: Mapping[str, Any]) -> float:
+    """When the run was complete, in seconds since 1970; 0 for one that is not."""
+    for item in status.get("conditions") or []:
+        if item["type"] == ConditionType.COMPLETE and item["status"] == "True":
+            return datetime.fromisoformat(item["lastTransitionTime"]).timestamp()
+    return 0.0
 
 
 def final_words(observed: Observed, spec: Mapping[str, Any]) -> Termination | None:

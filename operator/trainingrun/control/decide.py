@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from trainingrun.api.constants import EventReason
 from trainingrun.control.claims import claim_problem
-from trainingrun.control.completion import final_words, hopeless, is_terminal
+from trainingrun.control.completion import completed_at, final_words, hopeless, is_terminal
 from trainingrun.control.counters import Counters, read_counters
 from trainingrun.control.effects import CreateRevision, Decision, Effect, EmitEvent, MakePlan, WriteStatus
 from trainingrun.control.folding import Failure, Folded, fold, note_first_step
@@ -55,7 +55,7 @@ def decide(observed: Observed, now: float, policy: Policy = DEFAULT_POLICY) -> D
 
     # 2. over
     if is_terminal(run.status):
-        return Decision(remove_live(observed, "the run is over"))
+        return _after_the_end(observed, now, policy)
 
     # 3. no revision
     if observed.revision is None:
@@ -89,6 +89,15 @@ def decide(observed: Observed, now: float, policy: Policy = DEFAULT_POLICY) -> D
     effects += [EmitEvent(event) for event in (*seats.events, *events)]
     # Progress is not announced: it is asked for.
     return Decision(effects, _earliest(seats.revisit_at, folded.revisit_at, now + policy.progress_seconds))
+
+
+def _after_the_end(observed: Observed, now: float, policy: Policy) -> Decision:
+    """Step 2. The last pods of a complete run are about to end by themselves; deleted, they would take their
+    logs along.
+    """
+    leave_by = completed_at(observed.run.status) + policy.leaving_seconds
+    effects = remove_live(observed, "the run is over")
+    return Decision(revisit_at=leave_by) if effects and now < leave_by else Decision(effects)
 
 
 def _begin(observed: Observed, now: float, policy: Policy) -> Decision:

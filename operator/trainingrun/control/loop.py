@@ -33,6 +33,8 @@ class ControllerSettings:
     resync_seconds: float = 30.0  # all runs are looked at this often, whatever was heard
     first_backoff_seconds: float = 0.2  # after an error or a conflict; doubles
     longest_backoff_seconds: float = 30.0
+    # The same where the world could not be reached or had changed: when it is back, runs must not wait for long.
+    longest_retry_seconds: float = 5.0
     plan_poll_seconds: float = 0.1  # while a plan is being made
     heartbeat_file: Path | None = None  # touched in every round, for a liveness probe
     policy: Policy = field(default_factory=Policy)
@@ -123,7 +125,7 @@ class _Controller:
 
     def _note(self, name: str, outcome: Outcome, now: float) -> None:
         if outcome.retry:
-            delay = self.queue.failed(name, now)
+            delay = self.queue.failed(name, now, self.settings.longest_retry_seconds)
             log.info("run %s: next try in %.1f s: %s", name, delay, outcome.reason)
             return
         if outcome.reason:

@@ -21,4 +21,5 @@ class Policy:
     progress_seconds: float = 2.0  # between two looks at the progress of a run, and two writes of it
     checkpoint_age_factor: float = 3.0  # a durable checkpoint older than this many intervals is stale
     recent_disruptions: int = 20  # kept in status
+    leaving_seconds: float = 15.0  # given to the last pods of a complete run, to end by themselves
     message_bytes: int = 2048  # of a failing rank's last output, kept in status

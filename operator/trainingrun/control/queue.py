@@ -27,11 +27,12 @@ class WorkQueue:
         self._failures.pop(key, None)
         self._not_before.pop(key, None)
 
-    def failed(self, key: str, now: float) -> float:
-        """Back off: twice as long with each failure in a row. Returns the seconds until the next try."""
+    def failed(self, key: str, now: float, longest_seconds: float | None = None) -> float:
+        """Back off: twice as long with each failure in a row, up to a limit. Returns the seconds until the next try."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
-        delay = min(self.first_backoff_seconds * 2.0 ** min(count, 30), self.longest_backoff_seconds)
+        longest = self.longest_backoff_seconds if longest_seconds is None else longest_seconds
+        delay = min(self.first_backoff_seconds * 2.0 ** min(count, 30), longest)
         self._not_before[key] = now + delay
         self._due[key] = now + delay
         return delay

@@ -16,7 +16,7 @@ from trainingrun.membership.clock import Clock
 from trainingrun.membership.errors import RecordsUnavailable, RunGone
 from trainingrun.membership.settings import Settings
 from trainingrun.membership.state import CreateEpoch, RunState
-from trainingrun.ports import Conflict, Records, Unavailable
+from trainingrun.ports import Conflict, Records, Refused, Unavailable
 from trainingrun.protocol.messages import (
     Directive,
     DurableCheckpoint,
@@ -98,6 +98,8 @@ class RunHost:
         return self._state.seat_of(session)
 
     def view(self) -> RunView:
+        """As of now: nobody keeps the time of a run without members, and the tick of another may be late."""
+        self.tick()
         return self._state.view(self._clock.now())
 
     # time and records
@@ -178,6 +180,8 @@ class RunHost:
             existing = await asyncio.to_thread(self._create_or_read, record)
         except Unavailable as error:
             self._state.creation_failed(str(error), self._clock.now(), self._clock.wall())
+        except Refused as refused:
+            self._state.creation_refused(refused.message, self._clock.now(), self._clock.wall())
         else:
             now, wall = self._clock.now(), self._clock.wall()
             if existing is None:

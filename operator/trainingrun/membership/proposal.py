@@ -47,7 +47,8 @@ class Proposal:
     since: float  # monotonic: of this stage
     asked_at: dict[str, float] = field(default_factory=dict)  # session -> monotonic
     record: Epoch | None = None  # sent for creation
-    retry_at: float | None = None  # creation failed; outcome unknown
+    retry_at: float | None = None  # creation failed, outcome unknown; or refused
+    refusals: int = 0  # in a row
 
 
 class Proposer:
@@ -74,6 +75,18 @@ class Proposer:
     def creation_failed(self, now: float) -> None:
         if self.proposal is not None and self.proposal.record is not None:
             self.proposal.retry_at = now + self._settings.create_retry_seconds
+
+    def creation_refused(self, reason: str, now: float) -> None:
+        proposal = self.proposal
+        if proposal is None or proposal.record is None:
+            return
+        settings = self._settings
+        delay = min(
+            settings.create_retry_seconds * 2.0 ** min(proposal.refusals, 30), settings.refused_cap_seconds
+        )
+        proposal.refusals += 1
+        proposal.retry_at = now + delay
+        self.waiting_for = f"the record of epoch {proposal.record.epoch} is refused: {reason}"
 
     def advance(self, scene: Scene, now: float, wall: float) -> list[Effect]:
         """Go as far as can be gone now."""

@@ -41,6 +41,8 @@ class Settings:
     """How often the records are read again: a run may be gone, another instance may have made an epoch."""
     create_retry_seconds: float = 0.5
     """Pause before a record is created again after the records could not be reached."""
+    refused_cap_seconds: float = 10.0
+    """Longest pause before a record is created again that was refused; the pauses double."""
     backoff_cap_seconds: float = 30.0
     """Longest wait before an epoch whose predecessors died again and again without progress."""
     grow_hold_default_seconds: float = 60.0

@@ -107,6 +107,12 @@ class RunState:
         self._proposer.creation_failed(now)
         self._step(now, wall)
 
+    def creation_refused(self, reason: str, now: float, wall: float) -> None:
+        """The record of a CreateEpoch may not be made: quota, policy. It is tried again, ever more slowly."""
+        self._note(f"record refused: {reason}")
+        self._proposer.creation_refused(reason, now)
+        self._step(now, wall)
+
     def run_gone(self) -> None:
         """The run was deleted: everyone leaves."""
         self._gone = True

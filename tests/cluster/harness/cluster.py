@@ -284,7 +284,7 @@ class Cluster:
         else:
             self.start_apiserver()
         for each in self.layout.nodes:
-            if not network.exists(each.namespace):
+            if not network.is_plugged(each):
                 self.power_on(each.name)
             elif not network.cable_is_up(each):
                 self.heal(each.name)

@@ -201,7 +201,7 @@ class FaultProxy:
                 request.method,
                 target,
                 headers=headers,
-                data=await request.read(),
+                data=await request.read() or None,
                 allow_redirects=False,
             ) as answer:
                 self._seen[place] = replace(seen, answered=answer.status)

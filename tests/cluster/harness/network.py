@@ -58,8 +58,23 @@ def add_node(node: Node) -> None:
     _ip(switch, "route", "replace", node.pod_range, "via", node.address)
 
 
+def is_plugged(node: Node) -> bool:
+    return exists(node.namespace) and _has(node.link)
+
+
 def remove(namespace: str) -> None:
     cache.run("ip", "netns", "del", namespace, timeout_seconds=20)
+
+
+def remove_cable(node: Node) -> None:
+    """Gone at once. With the namespace alone it would go a moment later, and a new one could not be made until then."""
+    if _has(node.link):
+        _ip(layout.CONTROL_PLANE, "link", "del", node.link)
+
+
+def _has(link: str) -> bool:
+    names = cache.run("ip", "-n", layout.CONTROL_PLANE, "-br", "link", "show", timeout_seconds=20)
+    return any(line.partition("@")[0].split()[0] == link for line in names.splitlines() if line)
 
 
 def set_cable(node: Node, connected: bool) -> None:
@@ -67,6 +82,9 @@ def set_cable(node: Node, connected: bool) -> None:
 
 
 def cable_is_up(node: Node) -> bool:
+    """False also for a node that has none: somebody was ended while switching it on."""
+    if not _has(node.link):
+        return False
     text = cache.run("ip", "-n", layout.CONTROL_PLANE, "-o", "link", "show", node.link, timeout_seconds=20)
     return ",UP" in text.partition(">")[0]
 

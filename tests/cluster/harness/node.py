@@ -141,6 +141,8 @@ def kill_everything(node: Node, daemons: Daemons) -> None:
 def power_off(node: Node, daemons: Daemons) -> None:
     if not network.exists(node.namespace):
         raise HarnessError(f"{node.name} is off already")
+    # First: a machine without power does not say goodbye to its peers, as the kernel does for a killed process.
+    network.set_cable(node, connected=False)
     kill_everything(node, daemons)
     forget(node)
 
@@ -151,13 +153,15 @@ def forget(node: Node) -> None:
     shutil.rmtree(node.containerd_state, ignore_errors=True)
     node.socket.unlink(missing_ok=True)
     if network.exists(node.namespace):
+        network.remove_cable(node)
         network.remove(node.namespace)
     cgroups.remove(node.namespace)
 
 
 def power_on(node: Node, pki: Path, daemons: Daemons, programs: Path) -> None:
-    if network.exists(node.namespace):
+    if network.is_plugged(node):
         raise HarnessError(f"{node.name} is on already")
+    forget(node)  # what is left of an earlier try
     start_runtime(node, daemons)
     start_kubernetes(node, pki, daemons, programs)
 

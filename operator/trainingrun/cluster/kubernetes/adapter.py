@@ -89,13 +89,6 @@ class KubeRecords:
         return [record for record in found if record.epoch > after]
 
     def create(self, record: Revision | Epoch) -> None:
-        try:
-            self.create_or_refuse(record)
-        except Refused as refused:
-            raise Unavailable(f"{record.name} is refused: {refused.reason}: {refused.message}") from refused
-
-    def create_or_refuse(self, record: Revision | Epoch) -> None:
-        """As `create`, but raises Refused."""
         run = self._index.where(record.run_uid)
         if run is None or run.name != record.run:
             raise Conflict(f"{record.name}: run {record.run} with uid {record.run_uid} is gone")
@@ -160,7 +153,7 @@ class KubePort:
         return self._records.epochs(run_uid, after)
 
     def create(self, record: Revision | Epoch) -> None:
-        self._records.create_or_refuse(record)
+        self._records.create(record)
 
     # runs
 
@@ -307,7 +300,7 @@ class KubePort:
         self.freshness.listed(Watched.RUNS, items, complete=True)
 
     def _compare_with_watch(self) -> None:
-        """LISTs that are made only to find out about a watch that tells nothing any more."""
+        """LISTs that are made to find out about a watch that tells nothing any more, and to take its place."""
         self._compared_at = time.monotonic()
         try:
             self._index.all()
@@ -320,6 +313,8 @@ class KubePort:
                 self.freshness.listed(Watched.NODES, self._api.list(NODES, metadata_only=True), complete=True)
         except Unavailable as error:
             log.info("the watch cannot be compared with what there is: %s", error)
+        if self.freshness.stalls(self.settings.watch_compare_seconds / 2):
+            self.news.nodes_changed()  # the watch does not tell, so the lists do
 
 
 def _claim(name: str, item: Object | None) -> Claim | None:

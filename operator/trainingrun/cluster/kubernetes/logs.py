@@ -31,3 +31,5 @@ def set_up(style: str, level: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns that it handles no signals in a thread; we do.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

@@ -1,0 +1,52 @@
+"""Real shortage of memory in a pod: the kernel kills one of its processes, and the others live on.
+
+A process of this machine joins the memory control group of the victim's container and takes memory until the limit
+is reached and the kernel has killed somebody: the victim, which is made the kernel's first choice.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+_CHOOSE_ME = "1000"
+_PATIENCE_SECONDS = 60.0
+
+_EAT = """
+import os, sys
+from pathlib import Path
+
+group, counter = Path(sys.argv[1]), Path(sys.argv[2])
+
+def kills():
+    return [line for line in counter.read_text().splitlines() if line.startswith("oom_kill ")]
+
+before, eaten = kills(), []
+(group / "cgroup.procs").write_text(str(os.getpid()))
+while kills() == before:
+    eaten.append(bytearray(b"x") * (4 << 20))
+"""
+
+
+def kill_for_memory(victim: int) -> None:
+    """The kernel kills the process `victim` (its number on this machine), because its container is out of memory."""
+    group, counter = _memory_group(victim)
+    (Path("/proc") / str(victim) / "oom_score_adj").write_text(_CHOOSE_ME)
+    subprocess.run(
+        [sys.executable, "-c", _EAT, str(group), str(counter)], check=True, timeout=_PATIENCE_SECONDS
+    )
+
+
+def _memory_group(pid: int) -> tuple[Path, Path]:
+    """The process's memory control group and the file with its counter of kills, of either version."""
+    for line in (Path("/proc") / str(pid) / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            group = _GROUPS / "memory" / path.lstrip("/")
+            return group, group / "memory.oom_control"
+        if not controllers and (_GROUPS / "cgroup.controllers").exists():
+            group = _GROUPS / path.lstrip("/")
+            return group, group / "memory.events"
+    raise LookupError(f"process {pid} is in no memory control group")

@@ -1,0 +1,107 @@
+"""Pods and nodes that go away on a real cluster: the run goes on, is whole again, and nothing happens twice."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster.disturbances import (
+    KUBERNETES_SECONDS,
+    counted,
+    goes_on,
+    grows_to,
+    is_leaving,
+    late_work,
+    lost_since,
+    tell,
+)
+from tests.scenarios.cluster_line import ClusterLine
+from tests.scenarios.line import Moment
+from tests.scenarios.story import FP32_BOUND, Told
+
+from trainingrun.protocol.records import RestoreSource, Trigger
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+def test_deleted_pods_are_replaced_one_or_two_at_once(calm: Told, folder: Path) -> None:
+    def story(line: ClusterLine) -> None:
+        asked = time.time()
+        line.delete_pods(1)
+        goes_on(line, 2)
+        counted(line, 1, asked)
+        whole = grows_to(line, 3)
+        asked = time.time()
+        line.delete_pods(0, 2)
+        goes_on(line, 1)
+        counted(line, 2, asked)
+        grows_to(line, 3)
+        assert {pod.node for pod in whole.pods} == set(line.workers)
+
+    after = tell(folder, story, nodes=3)
+    assert after.pods == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
+    assert {epoch.trigger for epoch in after.told.epochs[1:]} == {Trigger.MEMBER_LOST, Trigger.JOINED}
+    assert set(after.told.sources[1:]) == {RestoreSource.MEMORY}
+    assert after.told.losses.furthest_from(calm.losses) <= FP32_BOUND
+
+
+def test_a_partitioned_node_is_replaced_and_does_no_harm_when_it_is_back(calm: Told, folder: Path) -> None:
+    def story(line: ClusterLine) -> None:
+        cut_off, spare = line.node_of(0), line.cluster.nodes[-1]  # rank 0 commits the checkpoints
+        line.offer(spare)
+        line.cluster.partition(cut_off)
+        goes_on(line, 1)
+
+        def meanwhile() -> None:
+            counted(line, 1, lost_since(line, cut_off))
+
+        grows_to(line, 2, meanwhile)
+        assert line.node_of(0) == spare
+        assert is_leaving(line, 0, 0)
+        line.cluster.heal(cut_off)
+        line.wait_for(lambda _: not is_leaving(line, 0, 0), "the old pod is gone", KUBERNETES_SECONDS)
+        line.wait_for_step(line.moment().step + 10)
+
+    after = tell(folder, story)
+    assert after.told.sizes == [2, 1, 2]
+    assert after.pods == ["0-0", "0-1", "1-0"]
+    assert after.told.triggers == [Trigger.STARTED, Trigger.MEMBER_LOST, Trigger.JOINED]
+    assert after.told.sources[1:] == [RestoreSource.MEMORY, RestoreSource.MEMORY]
+    assert late_work(after.told, folder) == []
+    assert after.told.losses.furthest_from(calm.losses) <= FP32_BOUND
+
+
+def test_a_node_without_power_is_waited_for_or_replaced_where_there_is_room(calm: Told, folder: Path) -> None:
+    def story(line: ClusterLine) -> None:
+        dark, spare = line.node_of(1), line.cluster.nodes[-1]
+        line.cluster.power_off(dark)
+        goes_on(line, 1)
+
+        def without_room() -> None:
+            counted(line, 1, lost_since(line, dark))
+            line.wait_for(waits_for_a_node, "a replacement that no node takes", KUBERNETES_SECONDS)
+            assert is_leaving(line, 1, 0)
+            line.cluster.power_on(dark)
+
+        grows_to(line, 2, without_room)
+        assert line.node_of(1) == dark
+
+        line.offer(spare)
+        line.cluster.power_off(dark)
+        goes_on(line, 1)
+        grows_to(line, 2, lambda: counted(line, 2, lost_since(line, dark)))
+        assert line.node_of(1) == spare
+        assert is_leaving(line, 1, 1)
+        line.cluster.power_on(dark)
+
+    after = tell(folder, story)
+    assert after.told.sizes == [2, 1, 2, 1, 2]
+    assert after.pods == ["0-0", "1-0", "1-1", "1-2"]
+    assert set(after.told.sources[1:]) == {RestoreSource.MEMORY}
+    assert late_work(after.told, folder) == []
+    assert after.told.losses.furthest_from(calm.losses) <= FP32_BOUND
+
+
+def waits_for_a_node(now: Moment) -> bool:
+    return any(pod.slot == 1 and pod.incarnation == 1 and pod.reason == "Unschedulable" for pod in now.pods)
