@@ -26,7 +26,7 @@ from trainingrun.cluster.local.processes import Process
 from trainingrun.protocol.messages import AgentPhase, RunView
 from trainingrun.protocol.names import MANIFEST_FILE
 
-STEPS = 240
+STEPS = 400
 FIRST_FAULT = 10  # step
 COUNTED_SECONDS = 10.0  # from what Kubernetes shows of a fault until the status tells of it
 KUBERNETES_SECONDS = 90.0  # for a node to be lost or to come back, and for a pod to be moved
@@ -55,14 +55,15 @@ def tell(folder: Path, story: Callable[[Any], None], *, nodes: int = 2, **change
         goes_on(line, nodes)
         line.wait_for_step(FIRST_FAULT)
         story(line)
-        line.wait_for(
-            lambda now: not any(pod.terminating for pod in now.pods),
-            "no pod that is being deleted any more",
-            KUBERNETES_SECONDS,
-        )
+        with still(line):
+            line.wait_for(nobody_leaves, "no pod that is being deleted any more", KUBERNETES_SECONDS)
 
     shape = {"resources__processesPerNode": 1, "scale__maxNodes": nodes, **changes}
     return After(told(folder, on_cluster, steps=STEPS, nodes=nodes, **shape), lines[0])
+
+
+def nobody_leaves(now: Moment) -> bool:
+    return not any(pod.terminating for pod in now.pods)
 
 
 # ranks
@@ -82,6 +83,14 @@ def frozen(ranks: Sequence[Process]) -> Iterator[None]:
     finally:
         for process in ranks:
             processes.send(process, signal.SIGCONT)
+
+
+@contextmanager
+def still(line: ClusterLine) -> Iterator[None]:
+    """All ranks of the newest epoch stand still within the block."""
+    slots = [member.slot for member in line.moment().epochs[-1].members]
+    with frozen(ranks_of(line, *slots)):
+        yield
 
 
 # what membership knows
@@ -112,8 +121,7 @@ def grows_to(line: ClusterLine, size: int, meanwhile: Callable[[], None] = lambd
         members = () if now.view is None else now.view.members
         return len(members) == size and all(member.phase is not AgentPhase.PREPARING for member in members)
 
-    working = [member.slot for member in line.moment().epochs[-1].members]
-    with frozen(ranks_of(line, *working)):
+    with still(line):
         meanwhile()
         line.wait_for(have_joined, f"{size} nodes in membership", KUBERNETES_SECONDS)
     return goes_on(line, size)

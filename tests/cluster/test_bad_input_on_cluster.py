@@ -89,6 +89,12 @@ CASES = {
         where="limits",
     ),
 }
+NO_CONFIG_MAP = {
+    "podTemplate__spec": {
+        "volumes": [{"name": "data", "configMap": {"name": "nowhere"}}],
+        "containers": [{"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+    }
+}
 REFUSED = [name for name, case in CASES.items() if case.reason is Reason.POD_REFUSED]
 
 
@@ -119,6 +125,8 @@ def tried(operator: ClusterLines, shared_folder: Path) -> Iterator[Tried]:
             )
             for name, case in CASES.items()
         }
+        unmounted = small_manifest(shared_folder, "unmounted", resources__perNode=SMALL, **NO_CONFIG_MAP)
+        runs["unmounted"] = spaces["plain"].apply(unmounted)
         yield Tried(runs, health, shared_folder)
 
 
@@ -172,6 +180,13 @@ def test_a_pod_that_cannot_start_is_left_to_the_kubelet(tried: Tried) -> None:
     for run in (tried.runs["unknown-image"], tried.runs["missing-secret"]):
         names = [pod["metadata"]["name"] for pod in run.pods]
         assert sorted(names) == [f"{run.name}-{slot}-0" for slot in range(WORKERS)]
+
+
+def test_a_volume_that_cannot_be_mounted_is_hinted_at(tried: Tried) -> None:
+    """Kubernetes tells of it in events of the pod only, and the operator does not read those."""
+    told = tried.runs["unmounted"].says("Ready=False", Reason.WAITING_FOR_NODES)
+    assert "unmounted-0-0 has no container on node" in told.message
+    assert "a volume cannot be mounted: the pod's events say which (1 more seat waits)" in told.message
 
 
 def test_an_account_that_is_made_at_last_lets_the_run_go_on_by_itself(tried: Tried) -> None:

@@ -64,14 +64,16 @@ def line(installation: Installation, folder: Path) -> Iterator[ClusterLine]:
     before = os.umask(0)  # what a test writes must be readable and writable for the user of the pods
     opened = made.open(2, None)
     assert isinstance(opened, ClusterLine)
-    with opened:
-        try:
-            yield opened
-        finally:
-            made.installation.install()
-    assert opened.leaks() == []
-    os.umask(before)
-    lines.choose(lines.LocalLines())
+    try:
+        with opened:
+            try:
+                yield opened
+            finally:
+                made.installation.install()
+        assert opened.leaks() == []
+    finally:
+        os.umask(before)
+        lines.choose(lines.LocalLines())
 
 
 @pytest.fixture

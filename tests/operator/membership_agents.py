@@ -52,6 +52,7 @@ class ModelAgent:
     damaged: tuple[str, ...] = ()
     held: tuple[HeldSnapshot, ...] = ()
     progress: Progress | None = None
+    leaving: bool = False
     record: Epoch | None = None
     via: Service | None = None  # the instance of membership that it reaches; None: the world's
     directive: Directive = field(default_factory=lambda: Directive(0))
@@ -79,6 +80,13 @@ class ModelAgent:
         """SIGKILL: ranks die with it, its connections close, ranks of others fail."""
         self.alive = False
         self.service.state.connection_closed(self.session, self.world.clock.now())
+        self.world.ranks_lost(self)
+
+    def leaves(self) -> None:
+        """SIGTERM: the ranks are killed, the agent says so and ends; its connections close a little later."""
+        self.phase, self.leaving = AgentPhase.IDLE, True
+        self.talk()
+        self.alive = False
         self.world.ranks_lost(self)
 
     def restart(self) -> ModelAgent:
@@ -175,6 +183,7 @@ class ModelAgent:
             damaged=self.damaged,
             exits=self.exits,
             progress=self.progress,
+            leaving=self.leaving,
         )
 
     def _ask(self, kind: str, request: Any, call: Callable[[], Any]) -> Any:

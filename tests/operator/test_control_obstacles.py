@@ -93,6 +93,27 @@ def test_a_message_of_the_scheduler_is_passed_on():
     assert condition(status, "Stalled")["status"] == "False"
 
 
+def test_a_pod_that_has_a_node_and_no_container_for_long_is_told_of_and_left_alone():
+    run = hindered("", "")
+    for soon in (1, 19):
+        assert "0-0" not in condition(written(decide(run.observed(), at(soon))), "Ready")["message"]
+    for later in (21, 6000):
+        decision = decide(run.observed(), at(later))
+        assert created(decision) == deleted(decision) == []
+        ready = condition(written(decision), "Ready")
+        assert ready["reason"] == "WaitingForNodes"
+        assert (
+            "demo-0-0 has no container on node-0 after 20 s; its image is being pulled, or"
+            in ready["message"]
+        )
+        assert condition(written(decision), "Stalled")["status"] == "False"
+    said = hindered("ContainerCreating", "no such volume", created_at=at(0))
+    assert (
+        "after 20 s: no such volume; "
+        in condition(written(decide(said.observed(), at(30))), "Ready")["message"]
+    )
+
+
 def test_what_a_person_must_mend_is_said_before_what_only_takes_time():
     waiting = {**WAITING, "reason": "Unschedulable", "message": "0/1 nodes"}
     broken = {**WAITING, "reason": "ImagePullBackOff", "message": NOT_FOUND}

@@ -24,6 +24,28 @@ def test_a_member_that_is_silent_for_two_seconds_is_lost():
     assert [(lost.slot, lost.reason) for lost in world.epoch.lost] == [(1, "Silent")]
 
 
+def test_a_member_that_says_goodbye_is_lost_at_once():
+    world = World().running(2)
+    world.agents[1].leaves()
+    took = world.pass_until(lambda: world.epoch.epoch == 2)
+    assert took <= 0.3
+    assert [(lost.slot, lost.reason) for lost in world.epoch.lost] == [(1, "Left")]
+
+
+def test_one_that_said_goodbye_is_not_seated_again():
+    world = World().running(2)
+    agent = world.agents[1]
+    agent.leaves()
+    world.service.state.connection_closed(agent.session, world.clock.now())
+    with pytest.raises(StaleIncarnation):
+        world.service.state.poll(Poll(agent.session, 1, 0), world.clock.now())
+    agent.joined = False
+    with pytest.raises(StaleIncarnation):
+        agent.join()
+    assert agent.replaced().session in {"s1-1-0"}
+    world.pass_until(lambda: len(world.epoch.members) == 2, limit=20)
+
+
 def test_a_closed_connection_is_no_loss_when_the_member_is_heard_again():
     world = World().running(2)
     for _ in range(20):

@@ -267,30 +267,39 @@ def make_namespace(api: Any, name: str, shared: Path) -> None:
     """A namespace of the restricted Pod Security level, with a claim on the folder that the tests share with pods."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    volume = f"{CLAIM}-{name}"
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     size = {"storage": "1Gi"}
-    reference = {"namespace": name, "name": CLAIM}
-    api.create(
-        "/api/v1/persistentvolumes",
-        {
-            "metadata": {"name": volume},
-            "spec": {
-                **common,
-                "capacity": size,
-                "hostPath": {"path": str(shared)},
-                "claimRef": reference,
-                "persistentVolumeReclaimPolicy": "Retain",
-            },
+    volume = {
+        "metadata": {"name": f"{CLAIM}-{name}"},
+        "spec": {
+            **common,
+            "capacity": size,
+            "hostPath": {"path": str(shared)},
+            "claimRef": {"namespace": name, "name": CLAIM},
+            "persistentVolumeReclaimPolicy": "Retain",
         },
-    )
-    api.create(
-        f"/api/v1/namespaces/{name}/persistentvolumeclaims",
-        {
-            "metadata": {"name": CLAIM},
-            "spec": {**common, "resources": {"requests": size}, "volumeName": volume},
-        },
-    )
+    }
+    claim = {
+        "metadata": {"name": CLAIM},
+        "spec": {**common, "resources": {"requests": size}, "volumeName": volume["metadata"]["name"]},
+    }
+    api.create("/api/v1/persistentvolumes", volume)
+    api.create(f"/api/v1/namespaces/{name}/persistentvolumeclaims", claim)
+    _bind(api, f"/api/v1/namespaces/{name}/persistentvolumeclaims/{CLAIM}")
+
+
+def _bind(api: Any, claim: str) -> None:
+    """Wait until it is bound. The controller looks again only after 15 s when somebody else wrote at the same time,
+    as the one that protects claims in use often does; any change of the claim makes it look at once."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    for look in itertools.count():
+        time.sleep(0.2)
+        found = api.get(claim) or {}
+        if (found.get("status") or {}).get("phase") == "Bound":
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the claim is not bound: {found}")
+        api.patch(claim, {"metadata": {"annotations": {"trainingrun-test/look": str(look)}}})
 
 
 def with_node_selector(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_a_node_says_what_it_prepares_and_leaves_within_two_seconds_of_sigterm(
         assert time.monotonic() - started < 2.0
         assert list((agent.folder / "snapshots").rglob("*.snap"))
         last = membership.history[-1]
-        assert (last.phase, last.activity) == (AgentPhase.IDLE, "leaving")
+        assert (last.phase, last.activity, last.leaving) == (AgentPhase.IDLE, "leaving", True)
 
 
 def test_a_member_that_is_told_that_the_run_is_complete_ends_well(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@
 | container cannot be made | PodCannotStart | after `patience_seconds`; the kubelet goes on trying |
 | pods end before they can work | PodCannotStart | from the third in a row; made ever more slowly |
 | no node is free | WaitingForNodes | no |
+| no container for long | WaitingForNodes | no: a large image takes its time; a volume that is missing looks the same |
 
 They decide the state of a run only while too few seats are left for its smallest size; otherwise they are part
 of the message. Pods that cannot start are not replaced: another one could not either. Pure; used by `state`.
@@ -48,6 +49,7 @@ _CONTAINER = frozenset(
         "FailedCreatePodSandBox",
     }
 )
+_BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
 _NOT_SCHEDULED = frozenset({"Unschedulable", "SchedulingGated", "SchedulerError"})
 _LAST_WORDS = 600  # characters; an exception is at the end of an output
 
@@ -147,7 +149,26 @@ def _no_node(scene: Scene) -> Obstacle | None:
     )
 
 
-RULES: tuple[Callable[[Scene], Obstacle | None], ...] = (_refused, _cannot_start, _no_node, _ends_early)
+def _no_container(scene: Scene) -> Obstacle | None:
+    """It has a node, and no container for a long time. Only its events would say why; nothing is read from events."""
+    pod, limit = scene.seat.live, scene.policy.slow_start_seconds
+    if pod is None or pod.phase is not PodPhase.PENDING or not pod.node or pod.reason not in _BEING_MADE:
+        return None
+    if scene.now - pod.created_at < limit:
+        return None
+    text = f"{pod.name} has no container on {pod.node} after {limit:.0f} s"
+    text += f": {pod.message}" if pod.message else ""
+    text += "; its image is being pulled, or a volume cannot be mounted: the pod's events say which"
+    return Obstacle(pod.slot, Reason.WAITING_FOR_NODES, text)
+
+
+RULES: tuple[Callable[[Scene], Obstacle | None], ...] = (
+    _refused,
+    _cannot_start,
+    _no_node,
+    _ends_early,
+    _no_container,
+)
 
 
 def _with_message(pod: Pod) -> str:

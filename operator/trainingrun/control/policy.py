@@ -16,6 +16,7 @@ class Policy:
     first_backoff_seconds: float = 1.0  # before the second pod of a seat whose first never joined; doubles
     longest_backoff_seconds: float = 60.0  # so a seat makes at most one pod a minute when none of them works
     patience_seconds: float = 5.0  # what Kubernetes itself tries again calls for a person only after this
+    slow_start_seconds: float = 20.0  # a pod that has a node and no container for so long is told of
     hopeless_pods: int = 3  # so many pods of a seat that ended before they could work call for a person
     claim_seconds: float = 5.0  # between two looks for a claim that is missing
     progress_seconds: float = 2.0  # between two looks at the progress of a run, and two writes of it

@@ -71,7 +71,7 @@ class Departure:
     """A session that is not there any more. `at` monotonic, `wall` since 1970: of the first sign."""
 
     session: str
-    reason: str  # Silent | ConnectionClosed
+    reason: str  # Silent | ConnectionClosed | Left
     at: float
     wall: float
 
@@ -157,6 +157,12 @@ class Roster:
         seat = self._by_session.get(session)
         if seat is not None and seat.closed_at is None:
             seat.closed_at = now
+
+    def leave(self, seat: Seat, now: float, wall: float) -> None:
+        """It said goodbye. Late requests of this agent process must not seat it again."""
+        self._remove(seat)
+        self._replaced.append(seat.session)
+        self.departed[seat.session] = Departure(seat.session, "Left", now, wall)
 
     def renew(self, now: float) -> None:
         for seat in self._by_slot.values():

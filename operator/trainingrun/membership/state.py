@@ -156,6 +156,9 @@ class RunState:
         self._scene.remember_durable(report.durable)
         if seat.left_out and report.prepared == seat.left_out:
             seat.left_out = ""
+        if report.leaving:
+            self._scene.roster.leave(seat, now, wall)
+            self._note(f"slot {seat.slot} on {seat.join.node} leaves")
         self._mark_ready(seat, wall)
         news = self._read_progress(report.progress, now)
         if news or before is None or _decisive(before) != _decisive(report):
@@ -319,7 +322,7 @@ class RunState:
 
 def _decisive(report: Report) -> tuple[object, ...]:
     """What of a report can change a decision at once; the rest is looked at by the next tick."""
-    return (report.phase, report.epoch, report.prepared, report.damaged, len(report.exits))
+    return (report.phase, report.epoch, report.prepared, report.damaged, len(report.exits), report.leaving)
 
 
 def _check_join(request: JoinRequest) -> None:

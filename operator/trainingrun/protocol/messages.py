@@ -101,6 +101,7 @@ class Report:
     damaged: tuple[str, ...] = ()
     exits: tuple[RankExit, ...] = ()  # of `epoch`
     progress: Progress | None = None
+    leaving: bool = False  # asked to end, and does so now: its ranks are dead, and its seat is free
 
 
 @dataclass(frozen=True)

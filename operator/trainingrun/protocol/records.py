@@ -138,7 +138,7 @@ class Lost:
     slot: int
     incarnation: int
     node: str
-    reason: str  # Silent | ConnectionClosed | Restarted | Replaced | Unresponsive
+    reason: str  # Silent | ConnectionClosed | Left | Restarted | Replaced | Unresponsive
 
 
 @dataclass(frozen=True)

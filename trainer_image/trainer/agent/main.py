@@ -196,14 +196,15 @@ def _say_goodbye(termination: Termination, environment: Mapping[str, str], agent
     logger.log(level, "ends with %d (%s) %s", termination.exit_code, termination.reason, termination.message)
     if agent is None:
         return
-    # The ranks are dead by now. Completion is membership's to hear; of the rest it learns so a little sooner.
+    # The ranks are dead by now. Completion is membership's to hear; who was asked to leave frees the seat at once.
     state = agent.news.state
     phase = state.phase
     if termination.exit_code == ExitCode.DONE:
         phase = AgentPhase.DONE
     elif phase is AgentPhase.RUNNING:
         phase = AgentPhase.IDLE
-    version = agent.news.change(phase=phase, activity="leaving")
+    leaving = termination.exit_code == ExitCode.LEFT
+    version = agent.news.change(phase=phase, activity="leaving", leaving=leaving)
     agent.news.wait_delivered(version, _LAST_REPORT_SECONDS)
 
 

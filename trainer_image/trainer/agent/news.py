@@ -28,6 +28,7 @@ class State:
     durable: tuple[DurableCheckpoint, ...] = ()
     location_fresh: bool = False
     mailbox: Mailbox | None = None
+    leaving: bool = False
 
 
 class News:
@@ -81,6 +82,7 @@ class News:
             damaged=tuple(sorted({*state.damaged, *state.unreadable})),
             exits=state.exits,
             progress=progress,
+            leaving=state.leaving,
         )
 
     def delivered(self, version: int) -> None:

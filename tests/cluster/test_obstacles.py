@@ -1,0 +1,270 @@
+"""What hinders workers on a real cluster: crashes, memory, quotas, names that are taken, objects that are deleted.
+
+The run goes on as far as it can, says what it waits for, and the operator neither storms nor falls over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.disturbances import goes_on, grows_to, tell
+from tests.cluster.installation import CONTROLLER, MEMBERSHIP
+from tests.cluster.memory import kill_for_memory
+from tests.cluster.runs import SMALL, Health, Run, a_space
+from tests.cluster.witness import seconds
+from tests.scenarios.cluster_line import ClusterLine, ClusterLines
+from tests.scenarios.line import Moment
+from tests.scenarios.lines import uri_of
+from tests.scenarios.manifests import small_manifest
+
+from trainingrun.api.constants import GROUP, Label, Reason
+from trainingrun.protocol.records import Trigger
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ENDLESS = {"steps": 100_000}
+QUIET_SECONDS = 10.0  # so long nothing may be made that was deleted
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Runs that cannot begin. They are there from the first test on."""
+
+    ends_at_once: Run
+    robbed: Run
+    squatter: Mapping[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stuck(operator: ClusterLines, shared_folder: Path) -> Iterator[Stuck]:
+    (shared_folder / "file").write_text("a file is no folder")
+    with a_space(operator) as space:
+        squatter = space.create("pods", a_pod("robbed-0-0"))
+        lonely = {"resources__perNode": SMALL, "scale__maxNodes": 1}
+        below_a_file = uri_of(shared_folder / "file" / "checkpoints")
+        crashing = small_manifest(
+            shared_folder, "ends-at-once", checkpoint__location__uri=below_a_file, **lonely
+        )
+        waiting = [{"name": "trainer", "image": "localhost/nowhere:1", "imagePullPolicy": "Never"}]
+        robbed = small_manifest(shared_folder, "robbed", podTemplate__spec={"containers": waiting}, **lonely)
+        yield Stuck(space.apply(crashing), space.apply(robbed), squatter)
+
+
+# workers that die
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_counted_as_out_of_memory(folder: Path) -> None:
+    def story(line: ClusterLine) -> None:
+        [rank] = line.ranks(1).values()
+        kill_for_memory(rank.pid)
+        goes_on(line, 2, after_epoch=1)
+
+    after = tell(folder, story, resources__perNode=SMALL)
+    assert after.pods == ["0-0", "1-0"]
+    assert after.told.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED]
+    assert causes(after.told.end) == {"OutOfMemory": 1}
+
+
+def test_a_worker_that_dies_twice_within_seconds_is_given_a_new_pod(folder: Path) -> None:
+    """Once, the kubelet starts its container again. Then it makes it wait, which the run does not."""
+
+    def story(line: ClusterLine) -> None:
+        line.kill_agent(1)
+        goes_on(line, 1)
+        grows_to(line, 2)
+        assert (line.pod_of(1).incarnation, line.pod_of(1).restarts) == (0, 1)
+        line.kill_agent(1)
+        goes_on(line, 1)
+        grows_to(line, 2)
+        assert line.pod_of(1).incarnation == 1
+
+    after = tell(folder, story, resources__perNode=SMALL)
+    assert after.pods == ["0-0", "1-0", "1-1"]
+    assert after.told.sizes == [2, 1, 2, 1, 2]
+    assert causes(after.told.end) == {"Infrastructure": 2}
+    assert any("scenario-1-1: crash looping for" in event.message for event in after.told.events)
+
+
+# quota
+
+
+def test_a_quota_is_said_and_kept_and_the_run_grows_when_it_is_lifted(
+    operator: ClusterLines, folder: Path
+) -> None:
+    with operator.open(2, folder / "line") as line:
+        assert isinstance(line, ClusterLine)
+        set_quota(line, pods=1, records=1)  # the revision, and no epoch
+        line.apply(endless(folder))
+        line.wait_for(
+            lambda now: says(now, "the record of epoch 1 is refused: ", "exceeded quota: few"),
+            "a message that names the quota of records",
+        )
+        set_quota(line, pods=1, records=100)
+        goes_on(line, 1)
+        line.wait_for(
+            lambda now: now.is_true("Ready") and says(now, "1 of 2 nodes", "exceeded quota: few"),
+            "a message that names the quota of pods, while it trains",
+        )
+        set_quota(line, pods=2, records=100)
+        grows_to(line, 2)
+    assert line.leaks() == []
+
+
+# deletion
+
+
+def test_a_run_that_is_deleted_during_a_recovery_takes_everything_along(
+    operator: ClusterLines, folder: Path
+) -> None:
+    with operator.open(2, folder / "line") as line:
+        assert isinstance(line, ClusterLine)
+        uid = line.apply(endless(folder))
+        goes_on(line, 2)
+        health = Health(operator.installation)
+        line.kill_rank(1, 0)
+        until_recovering(line)
+        line.api.delete(f"/apis/{GROUP}/v1alpha1/namespaces/{line.namespace}/trainingruns/scenario")
+        deadline = time.monotonic() + 60
+        while left := children(line, uid):
+            assert time.monotonic() < deadline, f"still there: {left}\n{line.logs()}"
+            time.sleep(0.2)
+        quiet_until = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < quiet_until:
+            assert children(line, uid) == []
+            time.sleep(0.2)
+        assert line.witness.names() == ["scenario-0-0", "scenario-1-0"]
+        health.check()
+    assert line.leaks() == []
+
+
+def test_a_namespace_that_is_deleted_while_a_run_trains_upsets_nobody(
+    operator: ClusterLines, folder: Path
+) -> None:
+    with operator.open(2, folder / "line") as line:
+        assert isinstance(line, ClusterLine)
+        line.apply(endless(folder))
+        goes_on(line, 2)
+        health = Health(operator.installation)
+        line.api.delete(f"/api/v1/namespaces/{line.namespace}")
+        assert line.leaks() == []
+        health.check()
+        # Each seat and the next record may be tried a few times while the namespace goes.
+        assert sum(health.refused(kind) for kind in ("pods", "controllerrevisions")) <= 12
+        assert health.log().count(line.namespace) <= 40, health.log()
+
+
+# the operator away
+
+
+def test_a_run_that_is_applied_while_the_operator_is_away_starts_when_it_is_back(
+    operator: ClusterLines, folder: Path
+) -> None:
+    installation = operator.installation
+    with operator.open(1, folder / "line") as line:
+        assert isinstance(line, ClusterLine)
+        for program in (CONTROLLER, MEMBERSHIP):
+            installation.kill(program)
+        line.apply(endless(folder, scale__maxNodes=1))
+        assert line.moment().status.get("observedGeneration") is None
+        for program in (CONTROLLER, MEMBERSHIP):
+            installation.scale(program, 1)
+        goes_on(line, 1)
+    assert line.leaks() == []
+
+
+# workers that never begin
+
+
+def test_a_pod_of_somebody_else_keeps_our_name_and_the_seat_gets_the_next(stuck: Stuck) -> None:
+    run = stuck.robbed
+    run.says("Ready=False", Reason.IMAGE_ERROR)  # it has come as far as it can
+    assert [pod["metadata"]["name"] for pod in run.pods] == ["robbed-0-1"]
+    there = run.space.pods[stuck.squatter["metadata"]["uid"]]
+    assert there["metadata"].get("deletionTimestamp") is None
+    assert "ownerReferences" not in there["metadata"]
+    path = f"/apis/events.k8s.io/v1/namespaces/{run.space.namespace}/events"
+    notes = [event.get("note", "") for event in run.space.operator.installation.api.list(path)]
+    assert "the name robbed-0-0 belongs to a pod of another owner; created robbed-0-1 instead" in notes
+
+
+def test_a_worker_that_ends_at_once_is_replaced_ever_more_slowly_and_its_words_are_told(stuck: Stuck) -> None:
+    run = stuck.ends_at_once
+    told = run.says("Stalled=True", Reason.POD_CANNOT_START, 90)
+    assert "ended before it could train: " in told.message
+    assert "the checkpoint location cannot be used: " in told.message
+    made = [seconds(pod["metadata"]["creationTimestamp"]) for pod in run.pods]
+    assert len(made) >= 3
+    for number, (one, next_one) in enumerate(itertools.pairwise(made)):
+        assert next_one - one >= min(2.0**number, 60.0) - 1.0, f"pod {number + 1} came too soon: {made}"
+
+
+# builders and what is looked at
+
+
+def endless(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A run with one rank a node that nobody waits for."""
+    shape = {"resources__perNode": SMALL, "resources__processesPerNode": 1}
+    return small_manifest(folder, training__duration=ENDLESS, **{**shape, **changes})
+
+
+def a_pod(name: str) -> dict[str, Any]:
+    """Somebody's, that is never scheduled."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "schedulingGates": [{"name": "example.com/never"}],
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "one", "image": "localhost/nowhere:1", "securityContext": security}],
+        },
+    }
+
+
+def set_quota(line: ClusterLine, pods: int, records: int) -> None:
+    """Of so many pods and ControllerRevisions; in force when this returns."""
+    hard = {"pods": str(pods), "count/controllerrevisions.apps": str(records)}
+    path = f"/api/v1/namespaces/{line.namespace}/resourcequotas"
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
+    line.api.apply(f"{path}/few", body, "test")
+    deadline = time.monotonic() + 30
+    while ((line.api.get(f"{path}/few") or {}).get("status") or {}).get("hard") != hard:
+        assert time.monotonic() < deadline, "the quota does not come into force"
+        time.sleep(0.1)
+
+
+def says(now: Moment, *words: str) -> bool:
+    """Are all of these in the message of Ready?"""
+    ready = [item for item in now.status.get("conditions") or [] if item["type"] == "Ready"]
+    return bool(ready) and all(word in ready[0]["message"] for word in words)
+
+
+def causes(now: Moment) -> dict[str, int]:
+    return {item["cause"]: item["count"] for item in now.status["disruptions"]["byCause"]}
+
+
+def until_recovering(line: ClusterLine) -> None:
+    deadline = time.monotonic() + 10
+    while (view := line.view()) is None or not view.proposing:
+        assert time.monotonic() < deadline, f"no new epoch is proposed: {view}"
+
+
+def children(line: ClusterLine, uid: str) -> list[str]:
+    """What there is of the run: by its label, and by its uid as the owner."""
+    found = []
+    for group in ("/api/v1", "/apis/apps/v1"):
+        for kind in ("pods", "configmaps") if group == "/api/v1" else ("controllerrevisions",):
+            items = line.api.list(f"{group}/namespaces/{line.namespace}/{kind}")
+            found += [f"{kind}/{item['metadata']['name']}" for item in items if belongs(item, uid)]
+    return found
+
+
+def belongs(item: Mapping[str, Any], uid: str) -> bool:
+    about = item["metadata"]
+    owners = [owner["uid"] for owner in about.get("ownerReferences") or []]
+    return uid in owners or (about.get("labels") or {}).get(Label.RUN_UID.value) == uid
