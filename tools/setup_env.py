@@ -117,6 +117,7 @@ def environment(kind: str, other: Path | None = None) -> Path:
 
 
 def main() -> int:
+    os.umask(0o022)  # others read it too: containers mount it and run as another user
     parser = argparse.ArgumentParser(prog="setup_env.py")
     parser.add_argument("kind", choices=list(GROUPS))
     parser.add_argument(

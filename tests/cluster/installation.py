@@ -59,7 +59,8 @@ class Installation:
             chosen |= {name: {**near, **chosen.get(name, {})} for name in ("controller", "membership")}
         self.helm(
             *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
-            *("--wait", "--timeout", f"{READY_SECONDS}s", "--values", "-"),
+            # The definition may be there already, from a test of its own.
+            *("--wait", "--timeout", f"{READY_SECONDS}s", "--take-ownership", "--values", "-"),
             given=json.dumps(chosen),
         )
 

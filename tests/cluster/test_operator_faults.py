@@ -40,15 +40,16 @@ def test_two_controllers_at_once_and_one_that_dies_anywhere_in_a_recovery_do_not
     calm: Told, folder: Path
 ) -> None:
     def story(line: ClusterLine) -> None:
-        line.operator.scale(CONTROLLER, 2)
-        line.wait_for(lambda _: ready_pods(line, CONTROLLER) == 2, "two controllers")
+        with still(line):
+            line.operator.scale(CONTROLLER, 2)
+            line.wait_for(lambda _: ready_pods(line, CONTROLLER) == 2, "two controllers")
         asked = time.time()
         line.delete_pods(1)
         goes_on(line, 1)
-        counted(line, 1, asked)
-        grows_to(line, 2)
-        line.operator.scale(CONTROLLER, 1)
-        line.wait_for(lambda _: len(line.operator.pods(CONTROLLER)) == 1, "one controller")
+        grows_to(line, 2, lambda: counted(line, 1, asked))
+        with still(line):
+            line.operator.scale(CONTROLLER, 1)
+            line.wait_for(lambda _: len(line.operator.pods(CONTROLLER)) == 1, "one controller")
 
         for number, it_is_time in enumerate((at_once, with_a_new_epoch, with_a_new_pod)):
             slot, before = number % 2, line.moment()

@@ -164,11 +164,15 @@ def test_the_kernels_exit_code_counts_over_what_was_said_before() -> None:
     assert (end.exit_code, end.reason) == (137, "Done")
 
 
-@pytest.mark.parametrize(("code", "reason"), [(137, "Killed"), (1, "Error")])
-def test_a_container_without_last_words_leaves_the_end_of_its_log(code: int, reason: str) -> None:
-    end = read(a_pod_object().running().before(code, "Error", "Traceback: boom")).termination
+@pytest.mark.parametrize(
+    ("code", "reason", "words"), [(137, "Killed", "Error"), (1, "Error", "No module named trainer")]
+)
+def test_the_end_of_the_log_tells_why_a_container_gave_up_and_not_why_it_was_killed(
+    code: int, reason: str, words: str
+) -> None:
+    end = read(a_pod_object().running().before(code, "Error", "No module named trainer")).termination
     assert end is not None
-    assert (end.exit_code, end.reason, end.message) == (code, reason, "Traceback: boom")
+    assert (end.exit_code, end.reason, end.message) == (code, reason, words)
 
 
 def test_a_container_that_the_kubelet_lost_says_so() -> None:
@@ -176,7 +180,7 @@ def test_a_container_that_the_kubelet_lost_says_so() -> None:
         a_pod_object().running().before(137, "ContainerStatusUnknown", "could not be located")
     ).termination
     assert end is not None
-    assert end.reason == "ContainerStatusUnknown"
+    assert (end.reason, end.message) == ("ContainerStatusUnknown", "could not be located")
 
 
 def test_a_foreign_pod_with_one_of_our_names_is_shown_with_the_seat_that_it_blocks() -> None:

@@ -122,7 +122,7 @@ class Roster:
             )
         if request.session in self._replaced:
             raise StaleIncarnation(
-                f"slot {request.slot}: another agent process has this seat; this one must end"
+                f"slot {request.slot}: this agent process was replaced, or has left; it must end"
             )
         self._highest[request.slot] = request.incarnation
         before = self._by_slot.get(request.slot)
@@ -143,7 +143,7 @@ class Roster:
         if seat is not None:
             return seat
         if session in self._replaced:
-            raise StaleIncarnation("another agent process has this seat")
+            raise StaleIncarnation("this agent process was replaced, or has left")
         raise UnknownSession("unknown session; join again")
 
     def heard(self, seat: Seat, now: float) -> None:

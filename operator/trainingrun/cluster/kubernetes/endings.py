@@ -12,6 +12,8 @@ from trainingrun.protocol.exit_codes import NEVER_RESTARTED
 from trainingrun.protocol.messages import Termination
 
 OOM_KILLED = "OOMKilled"
+_PLAIN = frozenset({"Error", "Completed"})  # any other reason comes with the kubelet's own words
+_KILLED = 129  # from here on, exit codes stand for signals
 
 
 def last_words(ended: Mapping[str, Any]) -> Termination:
@@ -22,7 +24,11 @@ def last_words(ended: Mapping[str, Any]) -> Termination:
     """
     code = int(ended.get("exitCode") or 0)
     reason, text = str(ended.get("reason", "")), str(ended.get("message", ""))
-    said = _parse(text) or Termination(exit_code=code, reason=_word(code, reason), message=text or reason)
+    said = _parse(text)
+    if said is None:
+        # Who is killed says nothing of it: the end of its log is about other things.
+        words = text if code < _KILLED or reason not in _PLAIN | {OOM_KILLED} else ""
+        said = Termination(exit_code=code, reason=_word(code, reason), message=words or reason)
     if reason == OOM_KILLED and code != 0:
         # With code 0 only a process of the container was killed, perhaps long ago, and the agent got over it.
         message = f"{OOM_KILLED}: the container used more memory than its limit. {said.message}"
@@ -41,6 +47,6 @@ def _parse(text: str) -> Termination | None:
 
 
 def _word(code: int, reason: str) -> str:
-    if reason and reason not in ("Error", "Completed"):
+    if reason and reason not in _PLAIN:
         return reason  # StartError, ContainerStatusUnknown, …: the kubelet knows more than the code
-    return "Killed" if code > 128 else "Error"
+    return "Killed" if code >= _KILLED else "Error"

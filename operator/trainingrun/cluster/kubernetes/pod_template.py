@@ -139,7 +139,8 @@ def _container(
         "resources": _resources(spec["resources"]["perNode"]),
         "volumeMounts": [*mounts(spec), *(wanted.get("volumeMounts") or ())],
         "terminationMessagePath": own.TERMINATION_LOG,
-        "terminationMessagePolicy": "File",
+        # An image without our agent leaves no last words, but its log says what is missing.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "readOnlyRootFilesystem": True,
             **(wanted.get("securityContext") or {}),
