@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.scenarios.cluster_line import ClusterLines
 from benchmarks.cluster_faults import DELETED, FAULTS, OFF, PARTITIONED, PID_1, RANK, Recovery
 from benchmarks.cluster_ours import our_run
 from benchmarks.our_run import WORKLOAD
-from benchmarks.rows import Rows, verdict
+from benchmarks.rows import CAP_SECONDS, Rows, verdict
 from benchmarks.torchrun_pods import torchrun_pods
 
 OURS, TUNED, DEFAULTS = "ours", "torchrun tuned", "torchrun defaults"
@@ -71,10 +72,11 @@ def measure_torchrun(rows: Rows, lines: ClusterLines, faults: Sequence[str], tri
 
 
 def new_folder(lines: ClusterLines, name: str) -> Path:
-    """One that the pods see, and may write to."""
-    folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=lines.cluster.shared_dir))
+    """One that the pods see, and may write to. Its name is good for a namespace too."""
+    folder = lines.cluster.shared_dir / f"bench-{name}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
     folder.chmod(0o777)
-    return folder.rename(folder.with_name(folder.name.lower().replace("_", "-")))
+    return folder
 
 
 def bars(rows: Rows) -> list[str]:
@@ -87,8 +89,8 @@ def bars(rows: Rows) -> list[str]:
         took = p50(RANK, "full size")
         found.append(verdict(took <= 3, f"rank killed p50 <= 3 s: {took:.2f} s"))
         first, tenth = (float("inf") if value is None else value for value in (ranks[0], ranks[-1]))
-        text = f"the tenth rank fault of a run as fast as the first: {tenth:.2f} s, the first {first:.2f} s"
-        found.append(verdict(tenth <= first * AS_FAST, text))
+        text = f"tenth rank fault of a run as fast as the first (+25 % is noise): {tenth:.2f} s, first {first:.2f} s"
+        found.append(verdict(tenth <= min(first, CAP_SECONDS) * AS_FAST, text))
     for fault, size, limit in (
         (PID_1, "stepping", 5),
         (PID_1, "full size", 5),
@@ -100,10 +102,20 @@ def bars(rows: Rows) -> list[str]:
             found.append(verdict(took <= limit, f"{fault}, {size} p50 <= {limit} s: {took:.2f} s"))
     for fault in (PARTITIONED, OFF):
         if all((system, row_name(fault, "stepping")) in rows.seconds for system in (OURS, TUNED)):
-            took, theirs = p50(fault, "stepping"), p50(fault, "stepping", TUNED)
+            took = p50(fault, "stepping")
+            theirs = min(p50(fault, "stepping", TUNED), CAP_SECONDS)
             text = f"{fault}, stepping <= 1/3 of torchrun tuned: {took:.2f} s of {theirs:.2f} s"
             found.append(verdict(took <= theirs / 3, text))
     return found
+
+
+def report(rows: Rows) -> None:
+    print(rows.table([row_name(fault, size) for fault in FAULTS for size in SIZES]))
+    print(
+        "\nwarm on our side: the fork server of a pod that lives (torch and transformers imported); a new pod imports "
+        f"everything anew. torchrun: nothing; it saves every {WORKLOAD.checkpoint_every} steps."
+    )
+    print("\n".join(bars(rows)))
 
 
 def main() -> int:
@@ -118,22 +130,20 @@ def main() -> int:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, metavar="SYSTEM")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS, metavar="FAULT")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is removed then too
     rows = Rows()
-    with cluster_lines() as found:
-        lines = replace(found, workers=found.cluster.nodes)
-        for system in args.systems:
-            if system == OURS:
-                measure_ours(rows, lines, args.faults, args.tries)
-            else:
-                measure_torchrun(rows, lines, args.faults, args.torchrun_tries, system)
-    print(rows.table([row_name(fault, size) for fault in FAULTS for size in SIZES]))
-    print(
-        "\nwarm on our side: the fork server of a pod that lives (torch and transformers imported); a new pod imports "
-        f"everything anew. torchrun: nothing; it saves every {WORKLOAD.checkpoint_every} steps."
-    )
-    print("\n".join(bars(rows)))
-    if args.json:
-        args.json.write_text(json.dumps(rows.as_json(), indent=1))
+    try:
+        with cluster_lines() as found:
+            lines = replace(found, workers=found.cluster.nodes)
+            for system in args.systems:
+                if system == OURS:
+                    measure_ours(rows, lines, args.faults, args.tries)
+                else:
+                    measure_torchrun(rows, lines, args.faults, args.torchrun_tries, system)
+    finally:  # what was measured counts, whatever happened then
+        report(rows)
+        if args.json:
+            args.json.write_text(json.dumps(rows.as_json(), indent=1))
     return 0
 
 

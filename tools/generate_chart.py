@@ -17,6 +17,8 @@ from typing import Any
 import yaml
 from tools.setup_tools import tool
 
+IMAGES = ("--set", "image.repository=operator", "--set", "trainer.image.repository=trainer")
+"""Must be set by everybody; where the chart is only looked at, any will do."""
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "trainingrun"
 DEFINITION = "trainingruns.trainingrun.dev.yaml"
@@ -96,7 +98,7 @@ def wanted() -> dict[Path, str]:
     text = with_section(readme.read_text(), "values", values_table((CHART / "values.yaml").read_text()))
     return {
         CHART / "files" / DEFINITION: (ROOT / "crds" / DEFINITION).read_text(),
-        readme: with_section(text, "rights", rights_table(render())),
+        readme: with_section(text, "rights", rights_table(render(*IMAGES))),
     }
 
 

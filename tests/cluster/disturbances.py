@@ -46,7 +46,10 @@ class After:
 
 
 def tell(folder: Path, story: Callable[[Any], None], *, nodes: int = 2, **changes: Any) -> After:
-    """`told` on the cluster, with one rank a node. `story` gets the ClusterLine."""
+    """`told` on the cluster, with one rank a node. `story` gets the ClusterLine.
+
+    In float64, so that another order of summation stays far below any real difference for as long as it takes.
+    """
     lines: list[ClusterLine] = []
 
     def on_cluster(line: Line) -> None:
@@ -58,7 +61,12 @@ def tell(folder: Path, story: Callable[[Any], None], *, nodes: int = 2, **change
         with still(line):
             line.wait_for(nobody_leaves, "no pod that is being deleted any more", KUBERNETES_SECONDS)
 
-    shape = {"resources__processesPerNode": 1, "scale__maxNodes": nodes, **changes}
+    shape = {
+        "resources__processesPerNode": 1,
+        "scale__maxNodes": nodes,
+        "training__precision": "FP64",
+        **changes,
+    }
     return After(told(folder, on_cluster, steps=STEPS, nodes=nodes, **shape), lines[0])
 
 
@@ -168,8 +176,10 @@ def counted(line: ClusterLine, disruptions: int, since: float, cause: str = "Inf
 
 def is_leaving(line: ClusterLine, slot: int, incarnation: int) -> bool:
     """Is that pod still there, and being deleted?"""
-    pods = [line.witness.pods[uid] for uid in line.witness.present]
-    return any((pod.slot, pod.incarnation) == (slot, incarnation) and pod.delete_asked_at for pod in pods)
+    return any(
+        (pod.slot, pod.incarnation, pod.terminating) == (slot, incarnation, True)
+        for pod in line.moment().pods
+    )
 
 
 # what was done after it was too late

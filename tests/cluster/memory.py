@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-_GROUPS = Path("/sys/fs/cgroup")
-_CHOOSE_ME = "1000"
+_GROUPS, _PROCESSES = Path("/sys/fs/cgroup"), Path("/proc")
+_FIRST, _LAST = "1000", "0"
 _PATIENCE_SECONDS = 60.0
 
 _EAT = """
@@ -33,15 +33,20 @@ while kills() == before:
 def kill_for_memory(victim: int) -> None:
     """The kernel kills the process `victim` (its number on this machine), because its container is out of memory."""
     group, counter = _memory_group(victim)
-    (Path("/proc") / str(victim) / "oom_score_adj").write_text(_CHOOSE_ME)
-    subprocess.run(
-        [sys.executable, "-c", _EAT, str(group), str(counter)], check=True, timeout=_PATIENCE_SECONDS
-    )
+    for pid in (int(line) for line in (group / "cgroup.procs").read_text().split()):
+        (_PROCESSES / str(pid) / "oom_score_adj").write_text(_FIRST if pid == victim else _LAST)
+    eater = [sys.executable, "-c", _EAT, str(group), str(counter)]
+    subprocess.run(eater, check=True, timeout=_PATIENCE_SECONDS)
+
+
+def parent(pid: int) -> int:
+    status = (_PROCESSES / str(pid) / "status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
 
 
 def _memory_group(pid: int) -> tuple[Path, Path]:
     """The process's memory control group and the file with its counter of kills, of either version."""
-    for line in (Path("/proc") / str(pid) / "cgroup").read_text().splitlines():
+    for line in (_PROCESSES / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             group = _GROUPS / "memory" / path.lstrip("/")

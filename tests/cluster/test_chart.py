@@ -27,6 +27,7 @@ from tests.scenarios import lines
 from tests.scenarios.cluster_line import ClusterLine, ClusterLines
 from tests.scenarios.line import Moment
 from tests.scenarios.manifests import small_manifest
+from tools.generate_chart import IMAGES
 
 from trainingrun.cluster.kubernetes.adapter import KubePort
 from trainingrun.cluster.kubernetes.api import Api
@@ -205,6 +206,6 @@ def test_a_release_that_is_not_told_its_definition_exists_is_refused_and_changes
 ) -> None:
     before = installation.api.get(DEFINITION)
     with pytest.raises(Exception, match="invalid ownership metadata"):
-        installation.helm("install", "second", str(CHART), "--namespace", elsewhere)
+        installation.helm("install", "second", str(CHART), "--namespace", elsewhere, *IMAGES)
     assert installation.api.get(DEFINITION) == before
     assert installation.api.list(f"/api/v1/namespaces/{elsewhere}/pods") == []

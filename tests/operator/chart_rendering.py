@@ -15,6 +15,11 @@ from tools.generate_chart import CHART, render
 from tools.setup_tools import tool
 
 Object = dict[str, Any]
+IMAGES = {
+    "image": {"repository": "trainingrun/operator"},
+    "trainer": {"image": {"repository": "trainingrun/trainer"}},
+}
+"""What everybody must set; the values of a test come on top."""
 NAMESPACE = "trainingrun-system"
 
 
@@ -61,9 +66,11 @@ class Rendered:
 @functools.cache
 def _rendered(values: str, arguments: tuple[str, ...], release: str) -> Rendered:
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "values.json"
+        images, file = Path(folder) / "images.json", Path(folder) / "values.json"
+        images.write_text(json.dumps(IMAGES))
         file.write_text(values)
-        return Rendered(render("--values", str(file), *arguments, release=release, namespace=NAMESPACE))
+        given = ("--values", str(images), "--values", str(file))
+        return Rendered(render(*given, *arguments, release=release, namespace=NAMESPACE))
 
 
 def chart(values: Mapping[str, Any] | None = None, *arguments: str, release: str = "trainingrun") -> Rendered:
@@ -104,7 +111,7 @@ def notes(values: Mapping[str, Any]) -> str:
     """What `helm install` tells the user."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "values.json"
-        file.write_text(json.dumps(values))
+        file.write_text(json.dumps({**IMAGES, **values}))
         command = [
             tool("helm"),
             "install",

@@ -76,3 +76,9 @@ def test_words_of_the_api_are_camel_case() -> None:
     for word in (*ConditionType, *Reason):
         assert word.value[0].isupper()
         assert word.value.isalnum()
+
+
+def test_a_message_is_one_line_whatever_it_is_made_of() -> None:
+    text = "spec.a: wrong\n  hint: write 1\n\nspec.b: also:\n  more"
+    [condition] = set_condition([], "Ready", "False", "InvalidSpec", text, 1, 0.0)
+    assert condition["message"] == "spec.a: wrong; hint: write 1; spec.b: also: more"

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.operator.chart_rendering import NAMESPACE, Rendered, chart, notes
-from tools.generate_chart import CHART, DEFINITION, ROOT
+from tools.generate_chart import CHART, DEFINITION, IMAGES, ROOT
 from tools.setup_tools import tool
 
 import trainingrun
@@ -36,7 +36,7 @@ MONITORING = ("--api-versions", "monitoring.coreos.com/v1")
 
 
 def test_helm_lint_has_nothing_to_say_beyond_the_icon() -> None:
-    command = [tool("helm"), "lint", "--strict", CHART]
+    command = [tool("helm"), "lint", "--strict", CHART, *IMAGES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     told = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert done.returncode == 0

@@ -29,7 +29,7 @@ def test_a_misspelt_value_is_refused_at_every_level(path: tuple[str, ...]) -> No
         ("image.pullPolicy", "Sometimes"),
         ("image.tag", "a tag"),
         ("image.digest", "sha256:12"),
-        ("image.repository", ""),
+        ("image.repository", "a name"),
         ("watchNamespaces", "team-a"),
         ("watchNamespaces", ["Team A"]),
         ("crds.keep", "yes"),
@@ -47,6 +47,13 @@ def test_a_value_of_the_wrong_kind_is_refused_and_named(path: str, value: Any) -
 
 def test_a_value_that_is_taken_away_is_missed() -> None:
     assert "missing property 'resources'" in refusal({"controller": {"resources": None}})
+
+
+@pytest.mark.parametrize(
+    "values", [{"image": {"repository": ""}}, {"trainer": {"image": {"repository": ""}}}]
+)
+def test_without_its_images_nothing_is_installed(values: dict[str, Any]) -> None:
+    assert "set image.repository and trainer.image.repository" in refusal(values)
 
 
 @pytest.mark.parametrize("release", ["a" * 41, "1st", "a.b"])

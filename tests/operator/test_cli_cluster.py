@@ -213,6 +213,12 @@ def test_a_record_that_cannot_be_read_does_not_hide_the_others() -> None:
     assert len(rows_after(text, "Epochs", 2)) == 2
 
 
+def test_an_epoch_that_lost_members_and_counts_as_no_disruption_was_scaled_down() -> None:
+    api = a_cluster(disruptions={"accountedEpoch": 2, "byCause": [], "lostSteps": 0, "recent": []})
+    story = json.loads(call(api, "describe", "demo", "-o", "json").stdout)["epochs"][1]
+    assert (story["cause"], story["disruption"]) == ("Shrinking", False)
+
+
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_the_story_as_data_has_a_version_and_all_parts(form: str, read: Any) -> None:
     result = call(a_cluster(), "describe", "demo", "-o", form)

@@ -94,8 +94,8 @@ def test_the_progress_is_one_line_whatever_the_run_does() -> None:
     assert line == "step 140/300  loss 3.418  10,503 tok/s  nodes 2/2  epoch 2  ETA 1m02s"
     recovering = some_conditions(Ready=("False", "Recovering", "node-1\n lost"))
     line = progress_line(api.add_run(conditions=recovering), NOW)
-    assert line.endswith("ETA -  (Recovering: node-1 lost)")
-    assert progress_line(api.add_run(conditions=recovering, progress=None), NOW) == "Recovering: node-1 lost"
+    assert line.endswith("ETA -  (Recovering: node-1; lost)")
+    assert progress_line(api.add_run(conditions=recovering, progress=None), NOW) == "Recovering: node-1; lost"
 
 
 def test_a_timeout_that_is_no_duration_is_refused() -> None:

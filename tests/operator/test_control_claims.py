@@ -39,7 +39,8 @@ def test_a_missing_claim_is_named_with_its_field():
     decision = decide(run.observed(), NOW)
     status = written(decision)
     text = (
-        "spec.data.sources[0].uri: there is no PersistentVolumeClaim lake in the run's namespace: create it"
+        "spec.data.sources[0].uri: there is no PersistentVolumeClaim lake in the run's namespace: create it, "
+        "or, where the name is wrong, delete the run and apply the changed manifest"
     )
     for kind, value in (("Ready", "False"), ("Stalled", "True"), ("Planned", "False")):
         found = condition(status, kind)

@@ -21,7 +21,7 @@ from tests.operator.control_builders import (
 )
 from tests.operator.fake_port import a_rung
 
-from trainingrun.api.status import TrainingRunStatus, read_status
+from trainingrun.api.status import TrainingRunStatus, read_status, status_json
 from trainingrun.control.decide import decide
 from trainingrun.control.effects import CreateRevision
 from trainingrun.control.observed import PlanFailure, PlanPending, PlanResult
@@ -275,8 +275,29 @@ def test_progress_alone_is_written_in_intervals():
     run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(step=120))
     run = with_status(run, decide(run.observed(), NOW))
     run.seen_by_membership(training_view(step=121))
+    assert kinds(decide(run.observed(), NOW + 4.0)) == []
+    assert kinds(decide(run.observed(), NOW + 6.0)) == ["WriteStatus"]
+
+
+def test_the_newest_step_in_memory_alone_is_no_reason_to_write():
+    """It comes and goes while snapshots are taken."""
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(step=120))
+    run = with_status(run, decide(run.observed(), NOW))
+    run.seen_by_membership(training_view(step=121, memory_step=121))
     assert kinds(decide(run.observed(), NOW + 1.0)) == []
-    assert kinds(decide(run.observed(), NOW + 3.0)) == ["WriteStatus"]
+
+
+def test_a_status_as_the_api_server_stores_it_is_not_written_again():
+    """It adds the defaults of the definition, such as an empty list."""
+    run = (
+        a_run()
+        .pod(0)
+        .pod(1, {"phase": PodPhase.PENDING, "ready": False})
+        .epoch(1, exits=(RankExit(1, 0, 1, "x"),))
+    )
+    run.status_is(status_json(read_status(written(decide(run.observed(), NOW)))))
+    assert "ended" in run.status["accounting"] and "streak" in run.status["accounting"]
+    assert kinds(decide(run.observed(), NOW + 60.0)) == []
 
 
 def test_a_recovery_is_told_in_one_line():

@@ -101,6 +101,7 @@ def test_a_member_that_was_there_but_did_not_answer_is_a_hang():
             "Infrastructure",
         ),
         (255, "killed, because its fork server died", "Infrastructure"),
+        (255, "killed, because its fork server died: out of memory (the container's …", "OutOfMemory"),
         (1, "torch.OutOfMemoryError: CUDA out of memory", "OutOfMemory"),
         (1, "MemoryError", "OutOfMemory"),
         (137, "", "Infrastructure"),

@@ -68,6 +68,16 @@ def test_a_plan_that_fits_nowhere_is_an_answer_with_a_message():
     assert "memory" in result.message.lower()
 
 
+def test_accelerators_are_refused_because_the_trainer_computes_on_cpus():
+    per_node = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
+    result = answer({**SPEC, "resources": {"perNode": per_node, "processesPerNode": 8}})
+    assert isinstance(result, PlanFailure)
+    assert result.message.startswith(
+        "spec.resources.perNode[nvidia.com/gpu]: 8 asked for, but the trainer of"
+    )
+    assert "hint: ask for cpu and memory only" in result.message
+
+
 def test_the_controller_brings_a_new_run_to_its_pods_with_the_real_planner():
     world = FakeWorld({"spec": SPEC})
     drive(world, lambda seen: len(seen.created) == 2 and bool(seen.status.get("resolved")))

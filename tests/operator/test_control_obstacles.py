@@ -244,3 +244,23 @@ def test_an_ending_that_no_restart_can_change_ends_the_run_before_and_after_an_e
         assert condition(status, "Failed")["reason"] == reason
         assert status["failure"]["exitCode"] == code
         assert created(decision) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found",
+        "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.",
+    ],
+)
+def test_a_claim_without_a_volume_is_named_and_calls_for_a_person_after_a_while(words):
+    spec = a_spec()
+    spec["checkpoint"]["location"]["uri"] = "pvc://ckpt/demo"
+    pod = {**WAITING, "reason": "Unschedulable", "message": words, "node": ""}
+    run = a_run(spec).pod(0, pod).pod(1, pod)
+    for seconds, stalled in ((10, "False"), (40, "True")):
+        status = written(decide(run.observed(), at(seconds)))
+        ready = condition(status, "Ready")
+        assert ready["reason"] == "ClaimPending"
+        assert "PersistentVolumeClaim ckpt is Pending, because no volume or storage class" in ready["message"]
+        assert condition(status, "Stalled")["status"] == stalled

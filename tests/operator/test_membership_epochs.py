@@ -29,7 +29,7 @@ def test_the_first_epoch_waits_for_more_nodes_and_then_starts_with_fewer():
     world = World(sizes=(2, 3)).with_agents(2)
     world.pass_time(5)
     assert not world.records.made
-    assert "2 of 3 nodes are ready; starting with fewer in 5 s" in world.service.view.waiting_for
+    assert "2 of 3 nodes are ready; starting with fewer after 10 s" in world.service.view.waiting_for
     world.pass_time(6)
     assert world.epoch.rung.nodes == 2
 

@@ -25,7 +25,7 @@ from tests.cluster.witness import Witness, seconds
 from tests.scenarios.line import Line, Moment
 from tests.scenarios.pod_files import PodFiles
 
-from trainingrun.api.constants import API_VERSION, GROUP, PLURAL, VERSION
+from trainingrun.api.constants import API_VERSION, GROUP, PLURAL, VERSION, Label
 from trainingrun.cluster.kubernetes.adapter import KubePort
 from trainingrun.cluster.local import processes
 from trainingrun.cluster.local.processes import Process
@@ -87,8 +87,8 @@ class ClusterLine(Line):
     ) -> None:
         self.cluster.heal_all()
         self._kept.close()
-        if kind is None or not os.environ.get("TRAININGRUN_KEEP_FAILED"):
-            self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+        if self._run and (kind is None or not os.environ.get("TRAININGRUN_KEEP_FAILED")):
+            self.api.delete(f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}/{self._run}")
         for program in (CONTROLLER, MEMBERSHIP):
             self.operator.scale(program, 1)
 
@@ -201,12 +201,21 @@ class ClusterLine(Line):
         return self.witness.objections()
 
     def leaks(self) -> Sequence[str]:
+        """Everything of a deleted run goes with it; the empty namespace may take its time."""
         deadline = time.monotonic() + _GONE_SECONDS
-        while time.monotonic() < deadline:
-            if self.api.get(f"/api/v1/namespaces/{self.namespace}") is None:
-                return []
+        while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.3)
-        return [f"namespace {self.namespace} is still there, with pods {self._pod_names()}"]
+        self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+        return left
+
+    def _left(self) -> list[str]:
+        kinds = (("api/v1", "pods"), ("api/v1", "configmaps"), ("apis/apps/v1", "controllerrevisions"))
+        paths = {kind: f"/{group}/namespaces/{self.namespace}/{kind}" for group, kind in kinds}
+        return [
+            f"{kind} {item['metadata']['name']}"
+            for kind, path in paths.items()
+            for item in self.api.list(path, Label.RUN_UID.value)
+        ]
 
     # nodes
 

@@ -159,6 +159,8 @@ def test_evidence_is_what_ended_by_itself_with_its_own_words_or_its_last_output(
     assert found[1].message == "ValueError: boom"
     starved = exits.evidence(7, {1: -9}, [], logs, out_of_memory=True, result_posted=False)
     assert "out of memory" in starved[0].message
+    orphan = exits.evidence(7, {1: exits.SERVER_GONE}, [], logs, out_of_memory=True, result_posted=False)
+    assert orphan[0].message.startswith("killed, because its fork server died: out of memory")
     silent = exits.evidence(7, {0: 0}, [], logs, out_of_memory=False, result_posted=False)
     assert (silent[0].exit_code, silent[0].message) == (1, "ended without a result")
     assert exits.evidence(7, {0: 0}, [], logs, out_of_memory=False, result_posted=True) == ()

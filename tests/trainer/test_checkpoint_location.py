@@ -48,6 +48,17 @@ def test_another_runs_location_is_refused_with_field_owner_and_fix(tmp_path: Pat
     assert "run first (u1)" in message and "Fix: use another location" in message
 
 
+def test_an_earlier_run_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
+    claim(tmp_path, "u1", "demo", adopt=False)
+    with pytest.raises(LocationTaken) as raised:
+        claim(tmp_path, "u2", "demo", adopt=False)
+    message = str(raised.value)
+    assert "an earlier run of this name, which was deleted (u1)" in message
+    assert (
+        "Fix: use another location for demo; or empty this folder, if nobody needs what is in it" in message
+    )
+
+
 def test_a_place_that_can_never_be_written_to_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (

@@ -33,8 +33,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* repository:tag or repository@digest. */}}
+{{/* repository:tag or repository@digest. There is no default: an image that nobody publishes may be anybody's. */}}
 {{- define "trainingrun.image" -}}
+{{- if not .image.repository -}}
+{{- fail "set image.repository and trainer.image.repository: no images are published; docs/operations.md says how to build them" -}}
+{{- end -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
 {{- else -}}

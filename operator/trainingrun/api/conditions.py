@@ -42,7 +42,7 @@ def set_condition(
         "type": str(type),
         "status": status,
         "reason": str(reason),
-        "message": cut(message, MESSAGE_LIMIT),
+        "message": cut(one_line(message), MESSAGE_LIMIT),
         "observedGeneration": generation,
         "lastTransitionTime": before["lastTransitionTime"] if before and is_same else timestamp(now),
     }
@@ -67,6 +67,12 @@ def find_condition(conditions: Iterable[Mapping[str, Any]], type: str) -> Mappin
 def is_true(conditions: Iterable[Mapping[str, Any]], type: str) -> bool:
     condition = find_condition(conditions, type)
     return condition is not None and condition["status"] == "True"
+
+
+def one_line(text: str) -> str:
+    """The lines of `text` as one, because tables cut a message at its first line break: `…; hint: …`."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return "; ".join(line for line in lines if line).replace(":; ", ": ")
 
 
 def cut(text: str, limit: int) -> str:

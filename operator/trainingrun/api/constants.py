@@ -66,6 +66,7 @@ class Reason(StrEnum):
     TRAINING = "Training"
     RECOVERING = "Recovering"
     GROWING = "Growing"
+    SHRINKING = "Shrinking"  # fewer nodes are wanted
     STEADY = "Steady"  # of Reconciling=False
     COMPLETED = "Completed"
     # what only a person can change
@@ -80,6 +81,7 @@ class Reason(StrEnum):
     CLAIM_MISSING = "ClaimMissing"  # a volume claim that the spec names is not there
     CLAIM_NOT_SHARED = "ClaimNotShared"  # it can be used by one node at a time only
     CLAIM_READ_ONLY = "ClaimReadOnly"  # the run has to write to it
+    CLAIM_PENDING = "ClaimPending"  # nothing gives it a volume
     POD_REFUSED = "PodRefused"  # Pod Security, LimitRange, a missing service account, …
     RECORD_REFUSED = "RecordRefused"
     IMAGE_ERROR = "ImageError"
@@ -146,6 +148,7 @@ class EventReason(StrEnum):
     POD_DELETED = "PodDeleted"
     EPOCH_STARTED = "EpochStarted"
     NODE_LOST = "NodeLost"
+    POD_LOST = "PodLost"  # deleted, evicted, ended or silent; its node answers
     PROCESS_DIED = "ProcessDied"
     RECOVERED = "Recovered"
     GROWN = "Grown"

@@ -25,7 +25,13 @@ COLUMNS = (
     ("Step", "integer", ".status.progress.step", 0, "Steps done."),
     ("Epoch", "integer", ".status.membership.epoch", 0, "Starts of the processes."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the run was created."),
-    ("Goodput", "integer", ".status.goodput.permille", 1, "Productive share of the time, in thousandths."),
+    (
+        "Goodput-Permille",
+        "integer",
+        ".status.goodput.permille",
+        1,
+        "Productive share of the time, in thousandths.",
+    ),
     ("Checkpoint", "integer", ".status.checkpoint.durable.step", 1, "Step of the newest durable checkpoint."),
     ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "The state in words."),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainingrun.api.conditions import timestamp
 from trainingrun.api.constants import EpochCause
+from trainingrun.api.status import RECENT_DISRUPTIONS
 from trainingrun.cli.cluster_times import age, clock
 from trainingrun.cli.output import one_line, table
 from trainingrun.cluster.kubernetes import records
@@ -104,9 +105,12 @@ def _story(
     status: Mapping[str, Any],
 ) -> EpochStory:
     judgement = judged.get(record.epoch) or {}
-    disruption = is_disruption(record)
+    resize = _is_resize(record, judged, status)
+    disruption = is_disruption(record) and not resize
     cause = judgement.get("cause", "")
-    if not disruption:
+    if resize:
+        cause = EpochCause.SHRINKING.value
+    elif not disruption:
         cause = (EpochCause.STARTED if record.trigger is Trigger.STARTED else EpochCause.GROWING).value
     return EpochStory(
         epoch=record.epoch,
@@ -122,6 +126,14 @@ def _story(
         next_step_seconds=_next_step(record, after, judgement, status),
         disruption=disruption,
     )
+
+
+def _is_resize(record: Epoch, judged: Mapping[int, Mapping[str, Any]], status: Mapping[str, Any]) -> bool:
+    """Were its lost members not wanted any more? Then the controller has seen it, and counted no disruption."""
+    accounted = (status.get("disruptions") or {}).get("accountedEpoch", 0)
+    if not record.lost or record.epoch > accounted or record.epoch in judged:
+        return False
+    return len(judged) < RECENT_DISRUPTIONS or record.epoch > min(judged)  # older ones are forgotten
 
 
 def _next_step(

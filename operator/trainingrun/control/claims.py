@@ -44,6 +44,7 @@ def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
 def _look(use: ClaimUse, claim: Claim | None, nodes: int) -> ClaimProblem | None:
     if claim is None:
         text = f"{use.field}: there is no PersistentVolumeClaim {use.name} in the run's namespace: create it"
+        text += ", or, where the name is wrong, delete the run and apply the changed manifest"
         return ClaimProblem(Reason.CLAIM_MISSING, text)
     if claim.phase == "Lost":
         text = f"{use.field}: the volume of PersistentVolumeClaim {use.name} is lost: make the claim anew"

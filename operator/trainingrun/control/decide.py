@@ -33,6 +33,7 @@ from trainingrun.control.observed import Observed, PlanResult
 from trainingrun.control.policy import Policy
 from trainingrun.control.refusals import not_before
 from trainingrun.control.reporting import Report, build_status, worth_writing
+from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import SeatChanges, fill_seats, remove_live
 from trainingrun.control.state import assess
 from trainingrun.control.telling import tell_epochs, tell_refusals, tell_status
@@ -167,13 +168,14 @@ def _status(
     epoch = observed.epoch
     running = epoch is not None and epoch.epoch == counters.accounted_epoch  # or it waits to be folded
     ledger = counters.ledger
-    created = observed.run.created_at
+    created, sizes = observed.run.created_at, resizes(observed)
     if final is not None:
-        ledger = with_last_epoch(ledger, created, epoch, final.summary, now)
+        ledger = with_last_epoch(ledger, created, epoch, final.summary, now, sizes)
         counters = replace(counters, ledger=ledger)
     elif running or epoch is None:
         progress = None if observed.view is None else observed.view.progress
-        ledger = with_running_epoch(ledger, created, epoch, progress.summary if progress else None, now)
+        summary = progress.summary if progress else None
+        ledger = with_running_epoch(ledger, created, epoch, summary, now, sizes)
     state = assess(observed, failure, final is not None, now, policy)
     status = build_status(Report(observed, counters, ledger, state, failure, final), now, policy)
     return status, worth_writing(observed.run.status, status, now, policy)

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainingrun.control.failures import PREEMPTED, is_away, without_old_words
+from trainingrun.control.failures import PREEMPTED, UNEXPLAINED, is_away, without_old_words
 from trainingrun.control.lost_nodes import NODE_LOST, is_heard
 from trainingrun.control.observed import ENDED, Observed
 from trainingrun.control.policy import Policy
 from trainingrun.control.remembered import Pods
 from trainingrun.ports import Pod
 from trainingrun.protocol.records import Epoch, Lost
-
-# A process that ends closes its connection, whatever ended it. These did not: the node or the network may be gone.
-_UNEXPLAINED = ("Silent", "Unresponsive")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Look:
 
 def deadline(record: Epoch, policy: Policy) -> float:
     """When the record is judged by what is known then, in seconds since 1970."""
-    unexplained = any(lost.reason in _UNEXPLAINED for lost in record.lost)
+    unexplained = any(lost.reason in UNEXPLAINED for lost in record.lost)
     return record.created_at + (policy.silent_evidence_seconds if unexplained else policy.evidence_seconds)
 
 
@@ -54,7 +51,7 @@ def _is_explained(lost: Lost, look: Look) -> bool:
         return ours
     if is_heard(pod, look.observed, look.policy):
         return True  # the same pod is there again, or was all the time
-    return lost.reason not in _UNEXPLAINED and (end is not None or bool(pod.reason))
+    return lost.reason not in UNEXPLAINED and (end is not None or bool(pod.reason))
 
 
 def _has_ended(pod: Pod) -> bool:

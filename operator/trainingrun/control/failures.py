@@ -22,7 +22,9 @@ _KILLED = 137
 _ENDED_FROM_OUTSIDE = frozenset({_KILLED, 143})  # SIGKILL, SIGTERM: a person, a kubelet, the kernel
 _TAINTED = "DeletionByTaintManager"
 _LAST_WORDS = 600  # characters; an exception is at the end of an output
-_NOT_A_FAULT = frozenset({ExitCode.DONE, ExitCode.LEFT, ExitCode.MEMBERSHIP_LOST})
+NOT_A_FAULT = frozenset({ExitCode.DONE, ExitCode.LEFT, ExitCode.MEMBERSHIP_LOST})
+# A process that ends closes its connection, whatever ended it. These did not: the node or the network may be gone.
+UNEXPLAINED = frozenset({"Silent", "Unresponsive"})
 PREEMPTED = frozenset(  # reasons of pods, as Kubernetes and the clouds' node agents write them
     {
         "Preempted",
@@ -113,7 +115,7 @@ def _of_the_lost(evidence: Evidence, cause: Cause) -> Judgement:
 
 def _gather(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str, Node]) -> Evidence:
     gone = {lost.slot for lost in record.lost}
-    faults = [end for end in record.exits if end.exit_code not in _NOT_A_FAULT]
+    faults = [end for end in record.exits if end.exit_code not in NOT_A_FAULT]
     if gone:
         faults = [end for end in faults if end.slot in gone]
     first_hand = [end for end in faults if not _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:])]
@@ -189,7 +191,7 @@ def _hang(evidence: Evidence) -> Cause | None:
 def _lost_to_its_own_error(evidence: Evidence) -> Cause | None:
     """The agent of a lost member ended with an error of its own, on a node that is fine."""
     ends = [pod.termination for pod in evidence.lost_pods if pod.termination is not None]
-    own = any(end.exit_code not in _NOT_A_FAULT | _ENDED_FROM_OUTSIDE for end in ends)
+    own = any(end.exit_code not in NOT_A_FAULT | _ENDED_FROM_OUTSIDE for end in ends)
     return Cause.APPLICATION if own else None
 
 

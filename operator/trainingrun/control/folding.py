@@ -6,7 +6,7 @@ there (see `evidence`), and everything after it as well. Pure; called by `decide
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from trainingrun.control.ledger import close_epoch, millis, steps_lost, summary_
 from trainingrun.control.observed import Observed
 from trainingrun.control.policy import Policy
 from trainingrun.control.remembered import member_pods, with_what_is_remembered
+from trainingrun.control.resizing import resizes
 from trainingrun.protocol.records import Epoch, EpochSummary
 
 _MOMENTS = 64
@@ -44,17 +45,18 @@ def fold(observed: Observed, counters: Counters, now: float, policy: Policy, *, 
     """Fold what is ready. `wait=False` (the run is over) judges everything by what is known now."""
     before = observed.last
     pods = member_pods(observed)
+    wanted = resizes(observed)
     failure: Failure | None = None
     folded: list[Epoch] = []
     for recorded in observed.fresh:
         record = with_what_is_remembered(observed, before, recorded)
         judgement = None
-        if is_disruption(record):
+        if is_disruption(record) and record.epoch not in wanted:
             last = deadline(record, policy)
             if wait and now < last and not is_complete(Look(record, before, pods, observed, now, policy)):
                 return Folded(counters, failure, tuple(folded), last)
             judgement = _shorten(judge(record, before, pods, observed.nodes), policy)
-        counters = _fold_one(counters, observed.run.created_at, before, record, judgement, policy)
+        counters = _fold_one(counters, observed.run.created_at, before, record, judgement, wanted, policy)
         counters = _keep_times(counters, record, judgement, _limits(observed))
         if judgement is not None and failure is None:
             failure = _spent(counters, record, judgement, observed)
@@ -84,13 +86,14 @@ def _fold_one(
     before: Epoch | None,
     record: Epoch,
     judgement: Judgement | None,
+    wanted: Collection[int],
     policy: Policy,
 ) -> Counters:
     counters = note_first_step(counters, before, record.previous)
     counters = replace(
         counters,
         accounted_epoch=record.epoch,
-        ledger=close_epoch(counters.ledger, created_at, before, record),
+        ledger=close_epoch(counters.ledger, created_at, before, record, wanted),
         lost_steps=counters.lost_steps + steps_lost(before, record),
     )
     if judgement is None:

@@ -8,7 +8,7 @@ stopped. Pure; used by `folding` for epochs that ended and by `reporting` for th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainingrun.api.constants import LostPart
@@ -81,25 +81,37 @@ def steps_lost(ended: Epoch | None, record: Epoch) -> int:
     return max(0, done - record.restore.step)
 
 
-def close_epoch(ledger: Ledger, created_at: float, ended: Epoch | None, record: Epoch) -> Ledger:
-    """Book everything up to the creation of `record`, which ended the epoch before it."""
+def close_epoch(
+    ledger: Ledger, created_at: float, ended: Epoch | None, record: Epoch, resizes: Collection[int] = ()
+) -> Ledger:
+    """Book everything up to the creation of `record`, which ended the epoch before it.
+
+    `resizes`: numbers of epochs that lost only members that were not wanted any more.
+    """
     summary = summary_of(ended, record.previous)
-    ledger = _book_run(ledger, created_at, ended, summary, record.detected_at)
+    ledger = _book_run(ledger, created_at, ended, summary, record.detected_at, resizes)
+    stop = _stop_part(ledger, record, resizes)
     if summary.first_step_at > 0:
-        ledger = ledger.book(LostPart.DETECT, created_at, record.detected_at)
+        seen = stop if record.epoch in resizes else LostPart.DETECT
+        ledger = ledger.book(seen, created_at, record.detected_at)
     quick = record.detected_at + _QUEUE_AFTER_SECONDS
-    ledger = ledger.book(_stop_part(ledger, record), created_at, min(record.created_at, quick))
+    ledger = ledger.book(stop, created_at, min(record.created_at, quick))
     queue = LostPart.QUEUE if ledger.furthest_step else LostPart.START
     ledger = ledger.book(queue, created_at, record.created_at)
     return ledger._redo(steps_lost(ended, record), summary.step_seconds)
 
 
 def with_running_epoch(
-    ledger: Ledger, created_at: float, epoch: Epoch | None, summary: EpochSummary | None, now: float
+    ledger: Ledger,
+    created_at: float,
+    epoch: Epoch | None,
+    summary: EpochSummary | None,
+    now: float,
+    resizes: Collection[int] = (),
 ) -> Ledger:
     """The ledger as of now. News in flight are not judged: without silence it is as of the newest step."""
     known = summary_of(epoch, summary)
-    ledger = _book_run(ledger, created_at, epoch, known, now)
+    ledger = _book_run(ledger, created_at, epoch, known, now, resizes)
     if known.first_step_at <= 0 or epoch is None:
         return ledger
     patience = _FLIGHT_SECONDS + _FLIGHT_STEPS * known.step_seconds
@@ -108,30 +120,41 @@ def with_running_epoch(
 
 
 def with_last_epoch(
-    ledger: Ledger, created_at: float, epoch: Epoch | None, summary: EpochSummary | None, now: float
+    ledger: Ledger,
+    created_at: float,
+    epoch: Epoch | None,
+    summary: EpochSummary | None,
+    now: float,
+    resizes: Collection[int] = (),
 ) -> Ledger:
     """The final ledger of a run that completed: what follows the last step is the final checkpoint and
     export.
     """
     known = summary_of(epoch, summary)
-    return _book_run(ledger, created_at, epoch, known, now).book(LostPart.CHECKPOINT, created_at, now)
+    ledger = _book_run(ledger, created_at, epoch, known, now, resizes)
+    return ledger.book(LostPart.CHECKPOINT, created_at, now)
 
 
 def _book_run(
-    ledger: Ledger, created_at: float, epoch: Epoch | None, summary: EpochSummary, until: float
+    ledger: Ledger,
+    created_at: float,
+    epoch: Epoch | None,
+    summary: EpochSummary,
+    until: float,
+    resizes: Collection[int],
 ) -> Ledger:
     """From the creation of an epoch to its last step; to `until` if it never stepped."""
     if summary.first_step_at <= 0:
-        return ledger.book(_stop_part(ledger, epoch), created_at, until)
-    ledger = ledger.book(_stop_part(ledger, epoch), created_at, summary.first_step_at)
+        return ledger.book(_stop_part(ledger, epoch, resizes), created_at, until)
+    ledger = ledger.book(_stop_part(ledger, epoch, resizes), created_at, summary.first_step_at)
     ledger = ledger._productive_until(created_at, summary.last_step_at, summary.snapshot_stall_permille)
     return replace(ledger, furthest_step=max(ledger.furthest_step, summary.last_step))
 
 
-def _stop_part(ledger: Ledger, epoch: Epoch | None) -> LostPart:
+def _stop_part(ledger: Ledger, epoch: Epoch | None, resizes: Collection[int]) -> LostPart:
     """What a stop of training on the way into `epoch` is booked to."""
     if ledger.furthest_step == 0 or epoch is None:
         return LostPart.START
-    if epoch.trigger is Trigger.JOINED and not is_disruption(epoch):
+    if epoch.epoch in resizes or (epoch.trigger is Trigger.JOINED and not is_disruption(epoch)):
         return LostPart.RESIZE
     return LostPart.RESTORE

@@ -7,6 +7,7 @@
 | image cannot be pulled | ImageError | after `patience_seconds`; the kubelet goes on trying |
 | container cannot be made | PodCannotStart | after `patience_seconds`; the kubelet goes on trying |
 | pods end before they can work | PodCannotStart | from the third in a row; made ever more slowly |
+| a claim has no volume | ClaimPending | after `provision_seconds`: a volume that is being made takes its time |
 | no node is free | WaitingForNodes | no |
 | no container for long | WaitingForNodes | no: a large image takes its time; a volume that is missing looks the same |
 
@@ -16,10 +17,12 @@ of the message. Pods that cannot start are not replaced: another one could not e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainingrun.api.constants import Reason
+from trainingrun.control.claims import claim_names
 from trainingrun.control.lost_nodes import NODE_LOST, is_heard
 from trainingrun.control.observed import Observed, Seat
 from trainingrun.control.policy import Policy
@@ -51,6 +54,8 @@ _CONTAINER = frozenset(
 )
 _BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
 _NOT_SCHEDULED = frozenset({"Unschedulable", "SchedulingGated", "SchedulerError"})
+# Of the scheduler: for a claim that is to be bound at once, and for one that waits for its first pod.
+_UNBOUND = re.compile(r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _LAST_WORDS = 600  # characters; an exception is at the end of an output
 
 
@@ -139,6 +144,22 @@ def _ends_early(scene: Scene) -> Obstacle | None:
     return Obstacle(seat.slot, Reason.POD_CANNOT_START, text, seat.misses >= scene.policy.hopeless_pods)
 
 
+def _no_volume(scene: Scene) -> Obstacle | None:
+    """The scheduler waits for a volume, which nothing gives to a claim of the run. It does not say which claim."""
+    pod, revision = scene.seat.live, scene.observed.revision
+    if pod is None or pod.phase is not PodPhase.PENDING or pod.reason not in _NOT_SCHEDULED:
+        return None
+    if revision is None or not _UNBOUND.search(pod.message):
+        return None
+    names = claim_names(revision.spec)
+    which = f"PersistentVolumeClaim {names[0]}" if len(names) == 1 else f"one of {', '.join(names)}"
+    text = (
+        f"{pod.name} waits for a volume: {which} is Pending, because no volume or storage class gives it one"
+    )
+    waited = scene.now - pod.created_at
+    return Obstacle(pod.slot, Reason.CLAIM_PENDING, text, waited >= scene.policy.provision_seconds)
+
+
 def _no_node(scene: Scene) -> Obstacle | None:
     """The scheduler finds no node; its message may also name a claim that is missing."""
     pod = scene.seat.live
@@ -165,6 +186,7 @@ def _no_container(scene: Scene) -> Obstacle | None:
 RULES: tuple[Callable[[Scene], Obstacle | None], ...] = (
     _refused,
     _cannot_start,
+    _no_volume,
     _no_node,
     _ends_early,
     _no_container,

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from trainingrun.api.quantity import accelerator
 from trainingrun.control.observed import PlanFailure, PlanOutcome, PlanPending, PlanResult
 from trainingrun.planner.errors import PlanError
 from trainingrun.planner.inputs import planner_inputs
@@ -24,11 +25,19 @@ from trainingrun.protocol import wire
 
 Planner = Callable[[dict[str, Any]], PlanResult | PlanFailure]
 
+_CPUS_ONLY = (
+    "spec.resources.perNode[{0}]: {1} asked for, but the trainer of this version computes on CPUs only\n"
+    "  hint: ask for cpu and memory only, and set processesPerNode; for accelerators, "
+    "`trainingrun plan --accelerator NAME` shows plans offline"
+)
 _REMEMBERED = 64  # answers kept; a plan is needed only until its revision exists
 
 
 def answer(spec: dict[str, Any]) -> PlanResult | PlanFailure:
     """The plan for a resolved spec, or why there is none."""
+    asked = accelerator(spec["resources"]["perNode"])
+    if asked is not None:
+        return PlanFailure(_CPUS_ONLY.format(*asked))
     try:
         model, training, inventory = planner_inputs(spec)
         path = plan(model, training, inventory)

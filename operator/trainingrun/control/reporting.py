@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainingrun.api.conditions import timestamp
 from trainingrun.api.constants import EpochCause
+from trainingrun.api.status import read_status, status_json
 from trainingrun.control.conditions import conditions, freshness
 from trainingrun.control.counters import Counters, write_accounting, write_disruptions, write_judgement
 from trainingrun.control.failures import is_disruption, judge
@@ -23,6 +26,7 @@ from trainingrun.control.observed import Observed
 from trainingrun.control.planned import plan_block
 from trainingrun.control.policy import Policy
 from trainingrun.control.remembered import ends_to_keep, member_pods, stepping_to_keep
+from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import wanted_size
 from trainingrun.control.state import State, joining_nodes, training_nodes
 from trainingrun.ports import PodPhase
@@ -98,14 +102,25 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
 
 def worth_writing(old: Mapping[str, Any], new: Mapping[str, Any], now: float, policy: Policy) -> bool:
     """Anything but progress is written at once; progress in intervals, so that a watch is not flooded."""
-    if old == new:
+    stored = _as_stored(old)
+    new = _as_stored(new)
+    if stored == new:
         return False
-    if _steady(old) != _steady(new):
+    if _steady(stored) != _steady(new):
         return True
     written = (old.get("progress") or {}).get("updateTime")
     return (
-        written is not None and now - datetime.fromisoformat(written).timestamp() >= policy.progress_seconds
+        written is not None
+        and now - datetime.fromisoformat(written).timestamp() >= policy.progress_write_seconds
     )
+
+
+def _as_stored(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the defaults that an API server adds: what differs in them only is not written again and again."""
+    try:
+        return status_json(read_status(status))
+    except ValidationError:
+        return status
 
 
 def _steady(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +130,10 @@ def _steady(status: Mapping[str, Any]) -> dict[str, Any]:
         kept["plan"] = {key: value for key, value in kept["plan"].items() if key != "stepMillis"}
     if "accounting" in kept:
         kept["accounting"] = {key: value for key, value in kept["accounting"].items() if key != "stepping"}
-    if "checkpoint" in kept:
-        kept["checkpoint"] = {key: value for key, value in kept["checkpoint"].items() if key != "memoryStep"}
+    # The newest step in memory comes and goes while snapshots are taken, and with it the block until there is more.
+    kept["checkpoint"] = {
+        key: value for key, value in (kept.get("checkpoint") or {}).items() if key != "memoryStep"
+    }
     return kept
 
 
@@ -144,6 +161,8 @@ def _cause(report: Report, epoch: Epoch) -> str:
     if judged:
         return judged[0]
     observed = report.observed
+    if epoch.epoch in resizes(observed):
+        return EpochCause.SHRINKING.value
     if is_disruption(epoch) and epoch.epoch > report.counters.accounted_epoch:
         chain = [observed.before, observed.last, *observed.fresh]
         before = next((one for one in chain if one is not None and one.epoch == epoch.epoch - 1), None)

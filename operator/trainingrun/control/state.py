@@ -21,10 +21,12 @@ from trainingrun.control.observed import Observed, PlanFailure
 from trainingrun.control.obstacles import Obstacle, gravest, in_words, obstacles
 from trainingrun.control.policy import Policy
 from trainingrun.control.refusals import needs_person, reason_of
+from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import wanted_size
 from trainingrun.protocol.messages import AgentPhase, RunView
 from trainingrun.protocol.records import Epoch, Revision, Trigger
 
+_FIXED = "to change the manifest, delete the run and apply it again"
 _AT_WORK = (AgentPhase.RUNNING, AgentPhase.DONE)
 
 
@@ -84,7 +86,8 @@ def _before_the_start(observed: Observed, now: float, policy: Policy) -> State:
         text = f"the API server refuses the run's record: {refusal.message}"
         return _hindered(observed, reason, text, needs_person(refusal, now, policy))
     if isinstance(observed.plan, PlanFailure):
-        return State(Reason.PLAN_INFEASIBLE, observed.plan.message, stuck=Reason.PLAN_INFEASIBLE)
+        text = f"{observed.plan.message}; {_FIXED}"
+        return State(Reason.PLAN_INFEASIBLE, text, stuck=Reason.PLAN_INFEASIBLE)
     return State(Reason.PLANNING, "the planner is at work", busy=Reason.PLANNING)
 
 
@@ -129,6 +132,8 @@ def _with_membership(
     begun = view.progress is not None and view.progress.step > 0
     if not begun and not is_disruption(epoch) and epoch.restore.step == 0:
         reason = Reason.STARTING
+    elif _shrinks(observed, epoch, view, wanted):
+        reason = Reason.SHRINKING
     elif _changes_size(epoch, view):
         reason = Reason.GROWING
     else:
@@ -160,6 +165,15 @@ def _changes_size(epoch: Epoch, view: RunView) -> bool:
         return False
     joined = epoch.trigger is Trigger.JOINED and not is_disruption(epoch)
     return joined or AgentPhase.PAUSED in phases.values()
+
+
+def _shrinks(observed: Observed, epoch: Epoch, view: RunView, wanted: int) -> bool:
+    """Does training stand still only because members leave, or have left, that are not wanted any more?"""
+    phases = {(member.slot, member.incarnation): member.phase for member in view.members}
+    gone = [member for member in epoch.members if (member.slot, member.incarnation) not in phases]
+    if gone:
+        return all(member.slot >= wanted for member in gone)
+    return epoch.epoch in resizes(observed) and AgentPhase.FAILED not in phases.values()
 
 
 def _starting(observed: Observed, revision: Revision, joined: int, now: float, policy: Policy) -> State:

@@ -14,7 +14,10 @@ from typing import Any
 from trainingrun.api.constants import ConditionType, EventReason, Reason
 from trainingrun.control.counters import Counters, Disruption
 from trainingrun.control.failures import is_disruption
+from trainingrun.control.ledger import steps_lost
+from trainingrun.control.losses import what_was_lost
 from trainingrun.control.observed import Observed, Refusal
+from trainingrun.control.resizing import resizes
 from trainingrun.ports import EventRecord
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 
@@ -25,6 +28,7 @@ _WORRIES = {
     Reason.CLAIM_MISSING: EventReason.CLAIM_UNUSABLE,
     Reason.CLAIM_NOT_SHARED: EventReason.CLAIM_UNUSABLE,
     Reason.CLAIM_READ_ONLY: EventReason.CLAIM_UNUSABLE,
+    Reason.CLAIM_PENDING: EventReason.CLAIM_UNUSABLE,
     Reason.IMAGE_ERROR: EventReason.IMAGE_ERROR,
     Reason.POD_CANNOT_START: EventReason.POD_CANNOT_START,
     Reason.NO_USABLE_CHECKPOINT: EventReason.NO_USABLE_CHECKPOINT,
@@ -32,21 +36,18 @@ _WORRIES = {
     Reason.MEMBERSHIP_UNREACHABLE: EventReason.MEMBERSHIP_UNREACHABLE,
 }
 
-_LOSSES = {
-    "Restarted": "the agent on {} died",
-    "Replaced": "the pod on {} was replaced",
-    "Unresponsive": "{} did not answer",
-}
-
 
 def tell_epochs(
     observed: Observed, folded: Sequence[Epoch], old: Counters, new: Counters, now: float
 ) -> list[EventRecord]:
     """Starts and changes of size when their record is folded; a recovery when its first step is known."""
+    wanted = resizes(observed)
     chain = [observed.before, observed.last, *folded]
     ended = {record.epoch: before for before, record in itertools.pairwise(chain) if record is not None}
     events = [
-        _tell_change(ended[record.epoch], record, now) for record in folded if not is_disruption(record)
+        _tell_change(ended[record.epoch], record, now)
+        for record in folded
+        if not is_disruption(record) or record.epoch in wanted
     ]
     records = {record.epoch: record for record in chain[1:] if record is not None}
     told = {item.epoch for item in old.recent if item.recover_millis is not None}
@@ -55,7 +56,7 @@ def tell_epochs(
         # One that the next record interrupted before its first step is told with that record.
         interrupted = item.recover_millis is None and old.accounted_epoch <= item.epoch < new.accounted_epoch
         if item.epoch in records and (recovered or interrupted):
-            events.append(_tell_recovery(ended[item.epoch], records[item.epoch], item, now))
+            events.append(_tell_recovery(observed, ended[item.epoch], records[item.epoch], item, now))
     return events
 
 
@@ -104,30 +105,30 @@ def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
     came = ", ".join(member.node for member in record.members if member.slot not in old)
     grown = len(record.members) >= len(ended.members)
     reason = EventReason.GROWN if grown else EventReason.SHRUNK
-    text = f"{came} joined: " if grown and came else ""
+    left = ", ".join(lost.node for lost in record.lost)
+    text = f"{came} joined: " if grown and came else f"{left} left: " if left and not grown else ""
     text += f"{_step_of_size(ended, record)}, {shape}, {_from(record)}"
+    again = steps_lost(ended, record)
+    text += f", {_steps(again)} lost" if again else ""
     return EventRecord(now, "Normal", reason, text)
 
 
-def _tell_recovery(ended: Epoch | None, record: Epoch, item: Disruption, now: float) -> EventRecord:
+def _tell_recovery(
+    observed: Observed, ended: Epoch | None, record: Epoch, item: Disruption, now: float
+) -> EventRecord:
     if record.lost:
-        what = ", ".join(
-            dict.fromkeys(_LOSSES.get(lost.reason, "{} lost").format(lost.node) for lost in record.lost)
-        )
-        reason = EventReason.NODE_LOST
+        reason, what = what_was_lost(record, ended, observed, item.cause)
     elif record.trigger is Trigger.RESTORE_FAILED:
         what = f"checkpoint damaged: {', '.join(record.damaged) or 'unknown'}"
         reason = EventReason.CHECKPOINT_DAMAGED
     else:
         what = f"a process on {item.node or 'a node'} died"
         reason = EventReason.PROCESS_DIED
-    lost = item.lost_steps
     took = "" if item.recover_millis is None else f", {item.recover_millis / 1000:.1f} s"
     if item.recover_millis is None:
         took = ", interrupted before its first step"
     size = _step_of_size(ended, record)
-    steps = "1 step" if lost == 1 else f"{lost} steps"
-    text = f"{what} ({item.cause}): {size}, {_from(record)}, {steps} lost{took}"
+    text = f"{what} ({item.cause}): {size}, {_from(record)}, {_steps(item.lost_steps)} lost{took}"
     return EventRecord(now, "Warning", reason, text)
 
 
@@ -147,6 +148,10 @@ def _step_of_size(ended: Epoch | None, record: Epoch) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"
 
 
 def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:

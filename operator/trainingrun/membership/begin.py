@@ -82,7 +82,10 @@ def _gather(
     """Nobody trains, so waiting a little for more members costs less than a change right after the start."""
     left = enough_since + settings.start_wait_seconds - now
     if len(scene.ready) < wanted and left > 0:
-        return Wait(f"{len(scene.ready)} of {wanted} nodes are ready; starting with fewer in {left:.0f} s")
+        return Wait(
+            f"{len(scene.ready)} of {wanted} nodes are ready; starting with fewer "
+            f"after {settings.start_wait_seconds:.0f} s"
+        )
     return Begin(Stage.PREPARING, reason)
 
 
@@ -95,9 +98,9 @@ def _involuntary(
         return Wait(f"slots {slots} have not been heard since this service started")
     if evidence.trigger is Trigger.PROCESS_DIED and evidence.first_end_at is not None and not scene.advanced:
         deaths = scene.lineage.futile_deaths + 1
-        left = evidence.first_end_at + backoff_seconds(deaths, settings.backoff_cap_seconds) - now
-        if left > 0:
-            return Wait(f"backing off for {left:.0f} s: ranks died {deaths} times in a row without progress")
+        pause = backoff_seconds(deaths, settings.backoff_cap_seconds)
+        if now < evidence.first_end_at + pause:
+            return Wait(f"backing off for {pause:.0f} s: ranks died {deaths} times in a row without progress")
     last_loss = evidence.last_loss_at
     if not evidence.ended and last_loss is not None and now < last_loss + settings.settle_seconds:
         return Wait("losses are settling")
@@ -142,7 +145,7 @@ def _growth(scene: Scene, revision: Revision, now: float, settings: Settings) ->
         return Wait(f"growing to {rung.nodes} nodes when epoch {current.epoch} runs on all its members")
     if scene.first_step_at is None:
         return Wait(f"growing to {rung.nodes} nodes when epoch {current.epoch} has reached its first step")
-    left = scene.first_step_at + grow_hold_seconds(revision, settings) - now
-    if left > 0:
-        return Wait(f"growing to {rung.nodes} nodes in {left:.0f} s (growHoldSeconds)")
+    hold = grow_hold_seconds(revision, settings)
+    if now < scene.first_step_at + hold:
+        return Wait(f"growing to {rung.nodes} nodes {hold:.0f} s after the first step (growHoldSeconds)")
     return Begin(Stage.PAUSING, f"{len(scene.ready)} nodes are ready: growing from {current.rung.nodes}")

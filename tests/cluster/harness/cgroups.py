@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.cluster.harness import layout
 
+CPU_WEIGHTS = {"cpu.shares": "16384", "cpu.weight": "1600"}  # 16 times that of a process
 CONTROLLERS = ("cpuset", "cpu", "memory", "pids")
 
 
@@ -30,6 +31,10 @@ def make(name: str) -> None:
         for setting in ("cpuset.cpus", "cpuset.mems"):
             if (hierarchy / "tasks").exists() and (folder / setting).exists():
                 (folder / setting).write_text((hierarchy / setting).read_text())
+        # A node stands for a machine. Beside daemons and tests it must not count as one process among many.
+        for setting, weight in CPU_WEIGHTS.items():
+            if (folder / setting).exists():
+                (folder / setting).write_text(weight)
 
 
 def ours() -> list[Path]:

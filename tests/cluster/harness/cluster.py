@@ -264,6 +264,11 @@ class Cluster:
         control_plane.start(self.layout, self._daemons, programs.build(), control_plane.API_SERVER)
         control_plane.wait_ready(self.layout, self._daemons)
 
+    def restart_controller_manager(self) -> None:
+        """It then looks at everything anew; after an outage of the API server it would do so only a minute later."""
+        self._daemons.stop([control_plane.CONTROLLER_MANAGER], signal.SIGKILL)
+        control_plane.start(self.layout, self._daemons, programs.build(), control_plane.CONTROLLER_MANAGER)
+
     def kill_in_pod(
         self, namespace: str, pod: str, selector: str, number: signal.Signals = signal.SIGKILL
     ) -> list[int]:

@@ -22,7 +22,8 @@ NODE_MONITOR_PERIOD = "2s"
 ETCD = "http://127.0.0.1:2379"
 RELAY = "relay"
 API_SERVER = "kube-apiserver"
-DAEMONS = ("etcd", API_SERVER, "kube-controller-manager", "kube-scheduler", "coredns", RELAY)
+CONTROLLER_MANAGER = "kube-controller-manager"
+DAEMONS = ("etcd", API_SERVER, CONTROLLER_MANAGER, "kube-scheduler", "coredns", RELAY)
 
 
 def commands(cluster: Layout, programs: Path) -> dict[str, list[str | Path]]:
@@ -58,8 +59,8 @@ def commands(cluster: Layout, programs: Path) -> dict[str, list[str | Path]]:
             f"--service-cluster-ip-range={layout.SERVICE_RANGE}",
             "--endpoint-reconciler-type=lease",
         ],
-        "kube-controller-manager": [
-            programs / "kube-controller-manager",
+        CONTROLLER_MANAGER: [
+            programs / CONTROLLER_MANAGER,
             *_identity(pki / "controller-manager.kubeconfig"),
             f"--root-ca-file={pki / 'ca.crt'}",
             f"--service-account-private-key-file={service_account.with_suffix('.key')}",
@@ -129,7 +130,7 @@ def start_rest(cluster: Layout, daemons: Daemons, programs: Path) -> None:
     wait_ready(cluster, daemons)
     with cache.publishing(cluster.state / "Corefile") as draft:
         draft.write_text(corefile(cluster))
-    for name in ("kube-controller-manager", "kube-scheduler", "coredns"):
+    for name in (CONTROLLER_MANAGER, "kube-scheduler", "coredns"):
         start(cluster, daemons, programs, name)
 
 

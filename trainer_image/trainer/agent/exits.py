@@ -53,7 +53,9 @@ def describe(raw: int, out_of_memory: bool) -> str:
     if raw == 0:
         return "ended without a result"
     if raw == SERVER_GONE:
-        return "killed, because its fork server died"
+        # The kernel prefers the largest process, and that may be the server with the code of all ranks.
+        why = ": out of memory (the container's oom_kill counter went up)" if out_of_memory else ""
+        return f"killed, because its fork server died{why}"
     if raw < 0:
         if out_of_memory and -raw == signal.SIGKILL:
             return "killed by the kernel: out of memory (the container's oom_kill counter went up)"

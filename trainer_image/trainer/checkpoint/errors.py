@@ -68,13 +68,16 @@ class SnapshotFailed(TrainerError):
 
 
 class LocationTaken(ConfigError):
-    """The checkpoint location belongs to another run."""
+    """The checkpoint location belongs to another run, perhaps one of the same name that was deleted."""
 
-    def __init__(self, location: Path, owner: str, run_name: str) -> None:
+    def __init__(self, location: Path, owner_name: str, owner_uid: str, run_name: str) -> None:
+        owner = f"run {owner_name}"
+        if owner_name == run_name:
+            owner = "an earlier run of this name, which was deleted"
         super().__init__(
             "spec.checkpoint.location.uri",
             uri_of(location.absolute()),
-            f"it holds the checkpoints of {owner}",
-            f"use another location for {run_name}; it cannot go on from the checkpoints of another run",
+            f"it holds the checkpoints of {owner} ({owner_uid}), and no run goes on from those of another",
+            f"use another location for {run_name}; or empty this folder, if nobody needs what is in it",
         )
-        self.owner = owner
+        self.owner = owner_uid

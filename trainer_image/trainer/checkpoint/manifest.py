@@ -213,6 +213,6 @@ def claim(location: Path, run_uid: str, run_name: str, adopt: bool) -> None:
                 return
             number = len(present) + 1
         if present and not adopt:
-            raise LocationTaken(location, str(present[-1]), run_name)
+            raise LocationTaken(location, present[-1].run_name, present[-1].run_uid, run_name)
         if add_owner(location, Owner(run_uid, run_name), number):
             return
