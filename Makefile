@@ -13,7 +13,7 @@ RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PY
 shell:  ## a shell in which `trainingrun` works
 	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
 
-.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-recovery check-images
+.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-recovery bench-recovery-cluster check-images
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,6 +58,9 @@ check-generated:
 	@op=$(OPERATOR) && $$op -m trainingrun.api.crd | diff -u crds/trainingruns.trainingrun.dev.yaml - || \
 	  { echo "crds/ differs from the models: run make generate"; exit 1; }
 	@op=$(OPERATOR) && $$op -m tools.generate_chart --check
+
+bench-recovery-cluster:  ## the same on the test cluster, torchrun in plain pods beside it (needs root; about 50 min)
+	@$(RUN) $$op -m benchmarks.cluster_recovery $(ARGS)
 
 bench-recovery:  ## recovery times beside torchrun (ARGS="--json PATH" for rows)
 	@$(RUN) $$op -m benchmarks.recovery $(ARGS)
