@@ -25,6 +25,7 @@ from trainingrun.cluster.local import processes
 from trainingrun.cluster.local.processes import Process
 from trainingrun.protocol.messages import AgentPhase, RunView
 from trainingrun.protocol.names import MANIFEST_FILE
+from trainingrun.protocol.records import Trigger
 
 STEPS = 400
 FIRST_FAULT = 10  # step
@@ -58,6 +59,7 @@ def tell(folder: Path, story: Callable[[Any], None], *, nodes: int = 2, **change
         goes_on(line, nodes)
         line.wait_for_step(FIRST_FAULT)
         story(line)
+        nothing_was_damaged(line)
         with still(line):
             line.wait_for(nobody_leaves, "no pod that is being deleted any more", KUBERNETES_SECONDS)
 
@@ -68,6 +70,13 @@ def tell(folder: Path, story: Callable[[Any], None], *, nodes: int = 2, **change
         **changes,
     }
     return After(told(folder, on_cluster, steps=STEPS, nodes=nodes, **shape), lines[0])
+
+
+def nothing_was_damaged(line: ClusterLine) -> None:
+    """No epoch failed for want of its restore point. Asked while there are logs that say why."""
+    now = line.moment()
+    if any(epoch.trigger is Trigger.RESTORE_FAILED for epoch in now.epochs):
+        line.fail("a restore point could not be used", now)
 
 
 def nobody_leaves(now: Moment) -> bool:

@@ -41,8 +41,6 @@ PARTS = (
             for name in ("harness_parts", "faultproxy", "cluster_lifecycle", "harness")
         ),
     ),
-    Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
-    Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",), anywhere=True),
     Part("the chart and its rights", (f"{HERE}/test_chart.py", f"{HERE}/test_chart_rights.py")),
     Part(
         "the scenarios",
@@ -50,6 +48,9 @@ PARTS = (
         line="cluster",
     ),
     Part("obstacles and bad input", (f"{HERE}/test_obstacles.py", f"{HERE}/test_bad_input_on_cluster.py")),
+    # After the chart: they install the definition only where it is not there.
+    Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
+    Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",), anywhere=True),
     Part("lost pods and nodes", (f"{HERE}/test_disturbances.py",)),
     Part("a lost operator, a lost API server", (f"{HERE}/test_operator_faults.py",)),
 )

@@ -62,7 +62,7 @@ CASES = {
     "unknown-image": Case(
         container(image="localhost/nowhere:1"),
         Reason.IMAGE_ERROR,
-        ("unknown-image-0-0: ", "localhost/nowhere:1"),
+        ("unknown-image-", "localhost/nowhere:1"),
         kubelet=("ErrImagePull", "ImagePullBackOff"),
     ),
     "missing-secret": Case(

@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """kubectl and helm against the cluster of TRAININGRUN_TEST_KUBECONFIG, in a namespace of the tests' own."""
+    """kubectl and helm against a cluster, in a namespace of the tests' own."""
 
     kubeconfig: str
     namespace: str = field(default_factory=lambda: f"crd-tests-{secrets.token_hex(3)}")
@@ -79,8 +79,10 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    chosen = Client(os.environ["TRAININGRUN_TEST_KUBECONFIG"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Somebody's cluster, or our own."""
+    kubeconfig = os.environ.get("TRAININGRUN_TEST_KUBECONFIG")
+    chosen = Client(kubeconfig or str(request.getfixturevalue("cluster").kubeconfig))
     installed = chosen.kubectl("get", "crd", CRD_NAME, "-o", "json")
     wanted = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     if not installed.taken or json.loads(installed.out)["spec"]["versions"] != wanted:

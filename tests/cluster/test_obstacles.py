@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.disturbances import goes_on, grows_to, tell
+from tests.cluster.disturbances import goes_on
 from tests.cluster.installation import CONTROLLER, MEMBERSHIP
 from tests.cluster.memory import kill_for_memory, parent
 from tests.cluster.runs import SMALL, Health, Run, a_space
@@ -22,7 +23,7 @@ from tests.scenarios.cluster_line import ClusterLine, ClusterLines
 from tests.scenarios.line import Moment
 from tests.scenarios.manifests import small_manifest
 
-from trainingrun.api.constants import GROUP, Label, Reason
+from trainingrun.api.constants import GROUP, PLURAL, VERSION, Label, Reason
 from trainingrun.protocol.records import Trigger
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -57,42 +58,38 @@ def stuck(operator: ClusterLines, shared_folder: Path) -> Iterator[Stuck]:
 # workers that die
 
 
-def test_what_the_kernel_kills_for_memory_is_counted_as_out_of_memory(folder: Path) -> None:
+def test_what_the_kernel_kills_for_memory_is_counted_as_out_of_memory(
+    operator: ClusterLines, folder: Path
+) -> None:
     """A rank, or the server that ranks are forked from: by itself the kernel takes the larger one."""
-
-    def story(line: ClusterLine) -> None:
+    with training(operator, folder) as line:
         [rank] = line.ranks(1).values()
         kill_for_memory(parent(rank.pid))
         goes_on(line, 2, after_epoch=1)
         [rank] = line.ranks(1).values()
         kill_for_memory(rank.pid)
-        goes_on(line, 2, after_epoch=2)
-
-    after = tell(folder, story, resources__perNode=SMALL)
-    assert after.pods == ["0-0", "1-0"]
-    assert after.told.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED, Trigger.PROCESS_DIED]
-    exits = [[end.message for end in epoch.exits] for epoch in after.told.epochs]
-    assert causes(after.told.end) == {"OutOfMemory": 2}, exits
+        now = goes_on(line, 2, after_epoch=2)
+        assert [epoch.trigger for epoch in now.epochs] == [Trigger.STARTED, *2 * [Trigger.PROCESS_DIED]]
+        now = line.wait_for(lambda now: now if counted(now) >= 2 else None, "two disruptions in the status")
+        assert causes(now) == {"OutOfMemory": 2}, [epoch.exits for epoch in now.epochs]
+        assert line.witness.names() == ["scenario-0-0", "scenario-1-0"]
 
 
-def test_a_worker_that_dies_twice_within_seconds_is_given_a_new_pod(folder: Path) -> None:
+def test_a_worker_that_dies_twice_within_seconds_is_given_a_new_pod(
+    operator: ClusterLines, folder: Path
+) -> None:
     """Once, the kubelet starts its container again. Then it makes it wait, which the run does not."""
-
-    def story(line: ClusterLine) -> None:
+    with training(operator, folder) as line:
         line.kill_agent(1)
-        goes_on(line, 1)
-        grows_to(line, 2)
+        now = goes_on(line, 2, after_epoch=1)
         assert (line.pod_of(1).incarnation, line.pod_of(1).restarts) == (0, 1)
         line.kill_agent(1)
-        goes_on(line, 1)
-        grows_to(line, 2)
-        assert line.pod_of(1).incarnation == 1
-
-    after = tell(folder, story, resources__perNode=SMALL)
-    assert after.pods == ["0-0", "1-0", "1-1"]
-    assert after.told.sizes == [2, 1, 2, 1, 2]
-    assert causes(after.told.end) == {"Infrastructure": 2}
-    assert any("scenario-1-1: crash looping for" in event.message for event in after.told.events)
+        now = goes_on(line, 2, after_epoch=now.epoch)
+        assert [len(epoch.members) for epoch in now.epochs] == [2, 1, 2, 1, 2]
+        assert line.witness.names() == ["scenario-0-0", "scenario-1-0", "scenario-1-1"]
+        now = line.wait_for(lambda now: now if counted(now) >= 2 else None, "two disruptions in the status")
+        assert causes(now) == {"Infrastructure": 2}
+        assert any("scenario-1-1: crash looping for" in event.message for event in line.events())
 
 
 # quota
@@ -101,10 +98,10 @@ def test_a_worker_that_dies_twice_within_seconds_is_given_a_new_pod(folder: Path
 def test_a_quota_is_said_and_kept_and_the_run_grows_when_it_is_lifted(
     operator: ClusterLines, folder: Path
 ) -> None:
-    with operator.open(2, folder / "line") as line:
-        assert isinstance(line, ClusterLine)
+    def few(line: ClusterLine) -> None:
         set_quota(line, pods=1, records=1)  # the revision, and no epoch
-        line.apply(endless(folder))
+
+    with applied(operator, folder, few) as line:
         line.wait_for(
             lambda now: says(now, "the record of epoch 1 is refused: ", "exceeded quota: few"),
             "a message that names the quota of records",
@@ -116,8 +113,7 @@ def test_a_quota_is_said_and_kept_and_the_run_grows_when_it_is_lifted(
             "a message that names the quota of pods, while it trains",
         )
         set_quota(line, pods=2, records=100)
-        grows_to(line, 2)
-    assert line.leaks() == []
+        goes_on(line, 2)
 
 
 # deletion
@@ -126,34 +122,24 @@ def test_a_quota_is_said_and_kept_and_the_run_grows_when_it_is_lifted(
 def test_a_run_that_is_deleted_during_a_recovery_takes_everything_along(
     operator: ClusterLines, folder: Path
 ) -> None:
-    with operator.open(2, folder / "line") as line:
-        assert isinstance(line, ClusterLine)
-        uid = line.apply(endless(folder))
-        goes_on(line, 2)
-        health = Health(operator.installation)
+    with training(operator, folder) as line:
+        uid, health = line.witness.run_uid, Health(operator.installation)
         line.kill_rank(1, 0)
         until_recovering(line)
-        line.api.delete(f"/apis/{GROUP}/v1alpha1/namespaces/{line.namespace}/trainingruns/scenario")
-        deadline = time.monotonic() + 60
-        while left := children(line, uid):
-            assert time.monotonic() < deadline, f"still there: {left}\n{line.logs()}"
-            time.sleep(0.2)
+        line.api.delete(f"/apis/{GROUP}/{VERSION}/namespaces/{line.namespace}/{PLURAL}/scenario")
+        until_gone(line, uid)
         quiet_until = time.monotonic() + QUIET_SECONDS
         while time.monotonic() < quiet_until:
             assert children(line, uid) == []
             time.sleep(0.2)
         assert line.witness.names() == ["scenario-0-0", "scenario-1-0"]
         health.check()
-    assert line.leaks() == []
 
 
 def test_a_namespace_that_is_deleted_while_a_run_trains_upsets_nobody(
     operator: ClusterLines, folder: Path
 ) -> None:
-    with operator.open(2, folder / "line") as line:
-        assert isinstance(line, ClusterLine)
-        line.apply(endless(folder))
-        goes_on(line, 2)
+    with training(operator, folder) as line:
         health = Health(operator.installation)
         line.api.delete(f"/api/v1/namespaces/{line.namespace}")
         assert line.leaks() == []
@@ -169,17 +155,15 @@ def test_a_namespace_that_is_deleted_while_a_run_trains_upsets_nobody(
 def test_a_run_that_is_applied_while_the_operator_is_away_starts_when_it_is_back(
     operator: ClusterLines, folder: Path
 ) -> None:
-    installation = operator.installation
-    with operator.open(1, folder / "line") as line:
-        assert isinstance(line, ClusterLine)
+    def gone(_: ClusterLine) -> None:
         for program in (CONTROLLER, MEMBERSHIP):
-            installation.kill(program)
-        line.apply(endless(folder, scale__maxNodes=1))
+            operator.installation.kill(program)
+
+    with applied(operator, folder, gone, nodes=1) as line:
         assert not line.moment().status["observedGeneration"]  # nobody has seen it
         for program in (CONTROLLER, MEMBERSHIP):
-            installation.scale(program, 1)
+            operator.installation.scale(program, 1)
         goes_on(line, 1)
-    assert line.leaks() == []
 
 
 # workers that never begin
@@ -211,10 +195,27 @@ def test_a_worker_that_ends_at_once_is_replaced_ever_more_slowly_and_its_words_a
 # builders and what is looked at
 
 
-def endless(folder: Path, **changes: Any) -> dict[str, Any]:
-    """A run with one rank a node that nobody waits for."""
-    shape = {"resources__perNode": SMALL, "resources__processesPerNode": 1}
-    return small_manifest(folder, training__duration=ENDLESS, **{**shape, **changes})
+@contextmanager
+def applied(
+    operator: ClusterLines, folder: Path, before: Callable[[ClusterLine], None], nodes: int = 2
+) -> Iterator[ClusterLine]:
+    """A run with one rank a node that nobody waits for, and that leaves nothing. `before` happens first."""
+    shape = {"resources__perNode": SMALL, "resources__processesPerNode": 1, "scale__maxNodes": nodes}
+    opened = operator.open(nodes, folder / "line")
+    assert isinstance(opened, ClusterLine)
+    with opened as line:
+        before(line)
+        line.apply(small_manifest(folder, training__duration=ENDLESS, **shape))
+        yield line
+        assert line.objections() == []
+    assert opened.leaks() == []
+
+
+@contextmanager
+def training(operator: ClusterLines, folder: Path, nodes: int = 2) -> Iterator[ClusterLine]:
+    with applied(operator, folder, lambda _: None, nodes) as line:
+        goes_on(line, nodes)
+        yield line
 
 
 def a_pod(name: str) -> dict[str, Any]:
@@ -249,7 +250,12 @@ def says(now: Moment, *words: str) -> bool:
 
 
 def causes(now: Moment) -> dict[str, int]:
-    return {item["cause"]: item["count"] for item in now.status["disruptions"]["byCause"]}
+    found = (now.status.get("disruptions") or {}).get("byCause") or []
+    return {item["cause"]: item["count"] for item in found}
+
+
+def counted(now: Moment) -> int:
+    return sum(causes(now).values())
 
 
 def until_recovering(line: ClusterLine) -> None:
@@ -258,13 +264,23 @@ def until_recovering(line: ClusterLine) -> None:
         assert time.monotonic() < deadline, f"no new epoch is proposed: {view}"
 
 
+def until_gone(line: ClusterLine, uid: str) -> None:
+    deadline = time.monotonic() + 60
+    while left := children(line, uid):
+        assert time.monotonic() < deadline, f"still there: {left}\n{line.logs()}"
+        time.sleep(0.2)
+
+
 def children(line: ClusterLine, uid: str) -> list[str]:
     """What there is of the run: by its label, and by its uid as the owner."""
     found = []
-    for group in ("/api/v1", "/apis/apps/v1"):
-        for kind in ("pods", "configmaps") if group == "/api/v1" else ("controllerrevisions",):
-            items = line.api.list(f"{group}/namespaces/{line.namespace}/{kind}")
-            found += [f"{kind}/{item['metadata']['name']}" for item in items if belongs(item, uid)]
+    for group, kind in (
+        ("api/v1", "pods"),
+        ("api/v1", "configmaps"),
+        ("apis/apps/v1", "controllerrevisions"),
+    ):
+        items = line.api.list(f"/{group}/namespaces/{line.namespace}/{kind}")
+        found += [f"{kind}/{item['metadata']['name']}" for item in items if belongs(item, uid)]
     return found
 
 

@@ -137,7 +137,23 @@ def test_pieces_that_nobody_can_give_are_named_with_the_reasons(tmp_path: Path) 
         a_peer(tmp_path / "b", 3, PIECES[:3]) as some,
         pytest.raises(fetch.PiecesMissing, match=r"\(0, 1, 1\).*step 7 \(epoch 3\).*slot 1 .*refused"),
     ):
-        fetch.fetch(mine.fetched_from, 3, 7, PIECES, [dead, some], no)
+        fetch.fetch(mine.fetched_from, 3, 7, PIECES, [dead, some], no, patience_seconds=0.1)
+
+
+def test_a_peer_that_failed_once_is_asked_again(tmp_path: Path) -> None:
+    mine = Snapshots(tmp_path / "mine")
+    with a_peer(tmp_path / "b", 3, PIECES) as peer:
+        folders = iter((tmp_path / "no-folder", mine.fetched_from(3)))
+        (tmp_path / "no-folder").write_text("a file, so that the first try fails")
+        copied = fetch.fetch(lambda _: next(folders), 3, 7, PIECES, [peer], no)
+    assert copied == 4 * (3_000_000 + 4096)
+    assert sorted(mine.files_of(3, 7)) == list(PIECES)
+
+
+def test_nobody_is_asked_again_when_something_more_important_has_come(tmp_path: Path) -> None:
+    mine = Snapshots(tmp_path / "mine")
+    with a_dead_peer(1) as dead, pytest.raises(fetch.Interrupted):
+        fetch.fetch(mine.fetched_from, 3, 7, PIECES, [dead], lambda: True)
 
 
 def test_a_fetch_is_given_up_when_something_more_important_comes(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Copies the pieces of a snapshot that this node lacks from peers that hold it, before its ranks start.
 
-A peer that fails is passed over for the next one. A file appears under its name only when all of it is there.
+A peer that fails is passed over for the next one; when none is left, all are asked again for a while, because the
+newest state must not be given up for a connection that failed once. A file appears under its name only when all of it
+is there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import http.client
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +24,8 @@ logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 2.0
 _STALL_SECONDS = 10.0
 _CHUNK_BYTES = 4 << 20
+PATIENCE_SECONDS = 3.0  # longer than membership needs to find out that a peer is gone
+_PAUSE_SECONDS = 0.2  # before all peers are asked again
 
 
 class PiecesMissing(Exception):
@@ -38,26 +43,34 @@ def fetch(
     pieces: Iterable[Piece],
     holders: Sequence[Member],
     interrupted: Callable[[], bool],
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> int:
     """Bytes copied, each file into the folder for its holder's slot. Raises PiecesMissing or Interrupted."""
-    missing, copied, problems = set(pieces), 0, []
-    for holder in holders:
+    missing, copied = set(pieces), 0
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        problems: list[str] = []
+        for holder in holders:
+            if not missing:
+                break
+            try:
+                folder = folder_for(holder.slot)
+                folder.mkdir(parents=True, exist_ok=True)
+                with contextlib.closing(http.client.HTTPConnection(holder.address, holder.peer_port)) as peer:
+                    copied += _take_from(peer, folder, epoch, step, missing, interrupted)
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                problems.append(f"slot {holder.slot} at {holder.address}:{holder.peer_port}: {error}")
+                logger.warning("fetching from a peer failed: %s", problems[-1])
         if not missing:
-            break
-        try:
-            folder = folder_for(holder.slot)
-            folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(http.client.HTTPConnection(holder.address, holder.peer_port)) as peer:
-                copied += _take_from(peer, folder, epoch, step, missing, interrupted)
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            problems.append(f"slot {holder.slot} at {holder.address}:{holder.peer_port}: {error}")
-            logger.warning("fetching from a peer failed: %s", problems[-1])
-    if missing:
-        asked = "; ".join(problems) or "no holder has them"
-        raise PiecesMissing(
-            f"pieces {sorted(missing)} of step {step} (epoch {epoch}) cannot be fetched: {asked}"
-        )
-    return copied
+            return copied
+        if interrupted():
+            raise Interrupted
+        if time.monotonic() >= deadline:
+            asked = "; ".join(problems) or "no holder has them"
+            raise PiecesMissing(
+                f"pieces {sorted(missing)} of step {step} (epoch {epoch}) cannot be fetched: {asked}"
+            )
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _take_from(
