@@ -95,7 +95,13 @@ MEMBERSHIP_MAY_NOT = (
 def releases(cluster: Cluster) -> Iterator[Cluster]:
     """Both ways of installing, without programs: no node has such a label."""
     nowhere = {"nodeSelector": {f"{GROUP}/test": "none"}}
-    common = {"crds": {"enabled": False}, "controller": nowhere, "membership": nowhere}
+    common = {
+        "crds": {"enabled": False},
+        "image": {"repository": "localhost/none"},
+        "trainer": {"image": {"repository": "localhost/none"}},
+        "controller": nowhere,
+        "membership": nowhere,
+    }
     try:
         for name in (SYSTEM, TEAM, OTHER):
             cluster.kubectl("create", "namespace", name)
@@ -107,7 +113,7 @@ def releases(cluster: Cluster) -> Iterator[Cluster]:
     finally:
         for release in (WIDE, SCOPED):
             cluster.helm("uninstall", release, "--namespace", SYSTEM, "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", SYSTEM, TEAM, OTHER, "--ignore-not-found", "--wait=false")
+        cluster.kubectl("delete", "namespace", SYSTEM, TEAM, OTHER, "--ignore-not-found", "--timeout=50s")
 
 
 def may(cluster: Cluster, release: str, program: str, tried: Try) -> bool:
