@@ -75,8 +75,9 @@ class PodFiles:
                 self._saw(pods)
                 self._uids |= {pod["metadata"]["uid"] for pod in pods}
             for uid in sorted(self._uids):
-                for kind, source in self._volumes(uid):
-                    self._open_tree(source, self._state / kind / uid)
+                with suppress(FileNotFoundError):  # a folder went while it was walked through
+                    for kind, source in self._volumes(uid):
+                        self._open_tree(source, self._state / kind / uid)
 
     def _open_tree(self, source: Path, target: Path) -> None:
         """No link would do instead of an open file: the kubelet's folder is a mount of its own."""

@@ -147,7 +147,7 @@ def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_p
             time.sleep(dice.uniform(0.0, 0.4))
             line.start_controller()
 
-    after = told(tmp_path, story, steps=2 * STEPS)
+    after = told(tmp_path, story, steps=LONG)
     assert after.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED]
     assert after.losses.furthest_from(calm.losses) == 0.0
 
