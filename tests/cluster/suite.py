@@ -1,8 +1,8 @@
 """Everything that is tested on a real Kubernetes, in the order that costs least: `make test-cluster`.
 
 The test cluster is started once and ended at the end, whatever happened. On somebody else's cluster
-(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there or because the time
-is over (`--minutes`), is named; it is never counted as passed.
+(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there, or without `--all`,
+or because the time is over (`--minutes`), is named; it is never counted as passed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Part:
     title: str
     files: tuple[str, ...]
     anywhere: bool = False  # needs nothing but a kubeconfig of an administrator
+    long: bool = False  # only with --all
     line: str = ""
 
 
@@ -47,12 +48,16 @@ PARTS = (
         tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints")),
         line="cluster",
     ),
-    Part("obstacles and bad input", (f"{HERE}/test_obstacles.py", f"{HERE}/test_bad_input_on_cluster.py")),
+    Part(
+        "obstacles and bad input",
+        (f"{HERE}/test_obstacles.py", f"{HERE}/test_bad_input_on_cluster.py"),
+        long=True,
+    ),
     # After the chart: they install the definition only where it is not there.
     Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
     Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",), anywhere=True),
-    Part("lost pods and nodes", (f"{HERE}/test_disturbances.py",)),
-    Part("a lost operator, a lost API server", (f"{HERE}/test_operator_faults.py",)),
+    Part("lost pods and nodes", (f"{HERE}/test_disturbances.py",), long=True),
+    Part("a lost operator, a lost API server", (f"{HERE}/test_operator_faults.py",), long=True),
 )
 
 
@@ -60,6 +65,13 @@ class Outcome(Enum):
     PASSED = "passed"
     FLAKY = "FLAKY: passed only at the second try"
     FAILED = "FAILED"
+
+
+def why_not(part: Part, foreign: bool, everything: bool) -> str | None:
+    """Why this part is not run; None when it is."""
+    if foreign and not part.anywhere:
+        return "needs the test cluster"
+    return "long: only with --all" if part.long and not everything else None
 
 
 def run(part: Part, extra: list[str], cache: Path) -> Outcome:
@@ -91,7 +103,7 @@ def main() -> int:
     parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
     options = parser.parse_args()
     foreign = os.environ.get(ENV_FOREIGN, "")
-    parts = [part for part in PARTS if part.anywhere or not foreign]
+    parts = [part for part in PARTS if why_not(part, bool(foreign), options.all) is None]
     if not foreign and os.geteuid() != 0:
         print(f"NOT RUN: {'; '.join(part.title for part in PARTS)}", file=sys.stderr)
         print(f"  hint: the test cluster needs root; or set {ENV_FOREIGN} to a kubeconfig", file=sys.stderr)
@@ -113,7 +125,7 @@ def main() -> int:
             cluster.down()
     for part in PARTS:
         outcome = outcomes.get(part.title)
-        why = "no time" if part in parts else "needs the test cluster"
+        why = why_not(part, bool(foreign), options.all) or "no time"
         print(f"{outcome.value if outcome else f'NOT RUN ({why})'}: {part.title}", flush=True)
     return 1 if Outcome.FAILED in outcomes.values() else 0
 

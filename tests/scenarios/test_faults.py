@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.scenarios.line import Line
 from tests.scenarios.lines import uri_of
-from tests.scenarios.story import FP32_BOUND, FP64_BOUND, STEPS, Told, told, undisturbed
+from tests.scenarios.story import FP32_BOUND, FP64_BOUND, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
 
