@@ -60,7 +60,8 @@ class Installation:
         self.helm(
             *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
             # The definition may be there already, from a test of its own.
-            *("--wait", "--timeout", f"{READY_SECONDS}s", "--take-ownership", "--values", "-"),
+            *("--wait", "--timeout", f"{READY_SECONDS}s", "--take-ownership", "--force-conflicts"),
+            *("--values", "-"),
             given=json.dumps(chosen),
         )
 

@@ -1,8 +1,8 @@
 """Everything that is tested on a real Kubernetes, in the order that costs least: `make test-cluster`.
 
 The test cluster is started once and ended at the end, whatever happened. On somebody else's cluster
-(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there, or without `--all`,
-or because the time is over (`--minutes`), is named; it is never counted as passed.
+(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there, or without
+`--all`, or because the time is over (`--minutes`), is named; it is never counted as passed.
 """
 
 from __future__ import annotations
