@@ -180,7 +180,7 @@ def test_people_see_the_columns_and_the_short_names(client: Client, kept: dict[s
     heading = client.done("get", "trun").splitlines()[0].split()
     assert heading == ["NAME", "TASK", "STATE", "NODES", "STEP", "EPOCH", "AGE"]
     wide = client.done("get", "training", "-o", "wide").splitlines()[0].split()
-    assert wide[len(heading) :] == ["GOODPUT", "CHECKPOINT", "MESSAGE"]
+    assert wide[len(heading) :] == ["GOODPUT-PERMILLE", "CHECKPOINT", "MESSAGE"]
 
 
 def test_kubectl_scale_sets_the_most_nodes(client: Client, kept: dict[str, Any]) -> None:
