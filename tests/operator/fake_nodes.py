@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any
 
 from trainingrun.ports import Node, Pod, PodPhase
@@ -10,7 +11,7 @@ from trainingrun.protocol.messages import Termination
 from trainingrun.protocol.records import Epoch, EpochSummary
 
 
-class Nodes:
+class Nodes(ABC):
     at: float
     pod_list: dict[str, Pod]
     node_map: dict[str, Node]
@@ -18,8 +19,8 @@ class Nodes:
     silent_nodes: set[str]  # membership does not hear them
     stuck: set[str]  # names of pods that stay Terminating
 
-    def _summary(self, epoch: Epoch, step_seconds: float = 0.1) -> EpochSummary:
-        raise NotImplementedError
+    @abstractmethod
+    def _summary(self, epoch: Epoch, step_seconds: float = 0.1) -> EpochSummary: ...
 
     def change(self, name: str, **fields: Any) -> None:
         self.pod_list[name] = dataclasses.replace(self.pod_list[name], **fields)
