@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -94,16 +95,33 @@ def run(part: Part, extra: list[str], cache: Path) -> Outcome:
     return outcome
 
 
-def main() -> int:
+def report(outcomes: Mapping[str, Outcome], reasons: Mapping[str, str | None]) -> None:
+    """One line for each part: how it ended, or why it was not run (None: it would be)."""
+    for title, reason in reasons.items():
+        outcome = outcomes.get(title)
+        said = outcome.value if outcome else f"NOT RUN ({reason})" if reason else "to run"
+        print(f"{said}: {title}", flush=True)
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.suite", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="the long parts too")
+    parser.add_argument("--list", action="store_true", help="name the parts and what would not be run, only")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument(
         "--minutes", type=float, default=55, help="begin no part later than this (default: 55)"
     )
     parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
-    options = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main(given: list[str] | None = None) -> int:
+    options = arguments(given)
     foreign = os.environ.get(ENV_FOREIGN, "")
     parts = [part for part in PARTS if why_not(part, bool(foreign), options.all) is None]
+    if options.list:
+        report({}, {part.title: why_not(part, bool(foreign), options.all) for part in PARTS})
+        return 0
     if not foreign and os.geteuid() != 0:
         print(f"NOT RUN: {'; '.join(part.title for part in PARTS)}", file=sys.stderr)
         print(f"  hint: the test cluster needs root; or set {ENV_FOREIGN} to a kubeconfig", file=sys.stderr)
@@ -123,10 +141,7 @@ def main() -> int:
     finally:
         if not foreign and not options.keep:
             cluster.down()
-    for part in PARTS:
-        outcome = outcomes.get(part.title)
-        why = why_not(part, bool(foreign), options.all) or "no time"
-        print(f"{outcome.value if outcome else f'NOT RUN ({why})'}: {part.title}", flush=True)
+    report(outcomes, {part.title: why_not(part, bool(foreign), options.all) or "no time" for part in PARTS})
     return 1 if Outcome.FAILED in outcomes.values() else 0
 
 

@@ -1,13 +1,38 @@
-"""The list of what the cluster suite runs."""
+"""What the cluster suite says about its parts, without a cluster."""
 
 from __future__ import annotations
 
-from tests.cluster.suite import HERE, PARTS, ROOT
+import pytest
+from tests.cluster import suite
 
 
-def test_no_test_of_the_cluster_is_left_out_of_the_suite() -> None:
-    there = {f"{HERE}/{path.name}" for path in (ROOT / HERE).glob("test_*.py")}
-    listed = [file for part in PARTS for file in part.files]
-    assert len(listed) == len(set(listed))
-    assert there == {file for file in listed if file.startswith(HERE)}
-    assert all((ROOT / file).exists() for file in listed)
+def listed(capsys: pytest.CaptureFixture[str], *given: str) -> dict[str, str]:
+    assert suite.main(["--list", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return {title: said for said, _, title in (line.partition(": ") for line in lines)}
+
+
+def test_every_part_is_named_and_run_with_all(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(suite.ENV_FOREIGN, raising=False)
+    told = listed(capsys, "--all")
+    assert list(told) == [part.title for part in suite.PARTS]
+    assert set(told.values()) == {"to run"}
+
+
+def test_on_a_foreign_cluster_what_needs_its_machines_is_named_as_not_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(suite.ENV_FOREIGN, "kubeconfig")
+    told = listed(capsys, "--all")
+    assert {title for title, said in told.items() if said == "to run"} == {
+        part.title for part in suite.PARTS if part.anywhere
+    }
+
+
+def test_every_file_of_a_part_is_there_and_every_cluster_test_is_in_a_part() -> None:
+    named = {name for part in suite.PARTS for name in part.files}
+    there = {f"tests/cluster/{path.name}" for path in (suite.ROOT / "tests/cluster").glob("test_*.py")}
+    assert there <= named
+    assert all((suite.ROOT / name).is_file() for name in named)
