@@ -27,7 +27,7 @@ from trainingrun.protocol.messages import AgentPhase, RunView
 from trainingrun.protocol.names import MANIFEST_FILE
 from trainingrun.protocol.records import Trigger
 
-STEPS = 400
+STEPS = 800
 FIRST_FAULT = 10  # step
 COUNTED_SECONDS = 10.0  # from what Kubernetes shows of a fault until the status tells of it
 KUBERNETES_SECONDS = 90.0  # for a node to be lost or to come back, and for a pod to be moved
