@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.operator.cluster_api import (
-    NOW,
-    FakeApi,
-    an_epoch_record,
-    over,
-    some_conditions,
-)
+from tests.operator.cluster_api import FakeApi, an_epoch_record
 from tests.operator.cluster_calls import a_cluster, call
+from tests.operator.status_builders import NOW, over, some_conditions
 from typer.testing import CliRunner
 
 from trainingrun.api.conditions import timestamp

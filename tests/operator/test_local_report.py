@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.operator.status_builders import a_status, over
+
 from trainingrun.cli.report import Report, build_report, heldout_line, render
 from trainingrun.protocol.messages import Termination
 
-STATUS: dict[str, Any] = {
-    "conditions": [{"type": "Complete", "status": "True", "reason": "Completed", "message": ""}],
-    "progress": {"step": 300, "totalSteps": 300, "tokens": 1228800, "loss": "3.4123"},
-    "checkpoint": {"durable": {"step": 300, "epoch": 3, "manifest": "step-00000300.e0003"}},
-    "disruptions": {
-        "lostSteps": 1,
-        "recent": [
-            {
-                "epoch": 2,
-                "cause": "Infrastructure",
-                "node": "node-1",
-                "recoverMillis": 1840,
-                "source": "Memory",
-                "lostSteps": 1,
-            }
-        ],
-    },
-    "goodput": {
+STATUS: dict[str, Any] = a_status(
+    conditions=over("Complete"),
+    progress={"step": 300, "totalSteps": 300, "tokens": 1228800, "loss": "3.4123"},
+    checkpoint={"durable": {"step": 300, "epoch": 3, "manifest": "step-00000300.e0003"}},
+    goodput={
         "permille": 871,
         "wallSeconds": 100,
         "productiveSeconds": 87,
@@ -35,8 +24,8 @@ STATUS: dict[str, Any] = {
             {"part": "Redone", "seconds": 1},
         ],
     },
-    "output": {"export": "/models/demo"},
-}
+    output={"export": "/models/demo"},
+)
 HELDOUT = {"heldout_loss": 3.1, "unigram_entropy": 5.52, "bigram_entropy": 3.41, "tokens": 131072}
 
 
