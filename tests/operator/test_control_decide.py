@@ -126,19 +126,19 @@ def test_every_condition_is_set_on_the_first_visit():
 
 
 def test_a_final_termination_completes_the_run():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     decision = decide(run.observed(), NOW)
     status = written(decision)
     assert condition(status, "Complete")["status"] == "True"
     assert condition(status, "Ready")["status"] == "True"
     assert condition(status, "Reconciling")["status"] == "False"
     assert status["progress"]["step"] == 300
-    assert status["output"] == {"export": "/models/demo"}
+    assert status["output"] == {"export": "file:///models/demo"}
     assert created(decision) == []
 
 
 def test_ending_before_the_last_step_is_no_completion():
-    run = a_run().pod(0, done(step=299, export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(step=299, export="file:///models/demo")).pod(1).epoch(1)
     assert condition(written(decide(run.observed(), NOW)), "Complete")["status"] == "False"
 
 
@@ -148,7 +148,7 @@ def test_ending_without_the_export_is_no_completion():
 
 
 def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     over = with_status(run, decide(run.observed(), NOW))
     decision = decide(over.observed(), NOW + 60)
     assert kinds(decision) == ["DeletePod"]
@@ -158,7 +158,7 @@ def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
 
 
 def test_the_last_pods_of_a_complete_run_may_end_by_themselves():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     over = with_status(run, decide(run.observed(), NOW))
     decision = decide(over.observed(), NOW + 5)
     assert kinds(decision) == []

@@ -11,7 +11,7 @@ from trainer.checkpoint.location import open_folder, path_of
 from trainer.data.errors import DataError
 from trainer.data.sources import Source, file_path
 from trainer.errors import ConfigError
-from trainer.uris import NotAPath, local_path, shown, uri_of
+from trainer.uris import NotAPath, local_path, uri_of
 from trainingrun.api.uris import absolute
 from trainingrun.api.uris import file_path as file_path_of_a_manifest
 from trainingrun.protocol.names import ENV_CLAIMS_DIR
@@ -70,11 +70,9 @@ def test_there_are_no_claims_where_no_folder_of_claims_is_named():
 
 
 def test_a_path_in_a_claim_is_shown_as_its_uri():
-    assert shown(Path("/mnt/claims/models/demo"), CLUSTER) == "pvc://models/demo"
     assert uri_of(Path("/mnt/claims/models/demo"), CLUSTER) == "pvc://models/demo"
-    assert shown(Path("/data/demo"), CLUSTER) == "/data/demo"
     assert uri_of(Path("/data/demo"), CLUSTER) == "file:///data/demo"
-    assert shown(Path("/mnt/claims/models/demo"), {}) == "/mnt/claims/models/demo"
+    assert uri_of(Path("/mnt/claims/models/demo"), {}) == "file:///mnt/claims/models/demo"
 
 
 def test_every_reader_of_the_specification_names_its_field(monkeypatch):

@@ -40,17 +40,11 @@ def local_path(uri: str, environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def uri_of(path: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """The URI by which people know this absolute path."""
-    said = shown(path, environment)
-    return said if said.startswith(_CLAIM) else f"file://{said}"
-
-
-def shown(path: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """An absolute path as people outside of the pod can use it: that of a claim as its URI."""
+    """The URI by which people outside of the pod know this absolute path."""
     claims = environment.get(ENV_CLAIMS_DIR, "")
     if claims and path.is_relative_to(claims) and path != Path(claims):
         return _CLAIM + path.relative_to(claims).as_posix()
-    return str(path)
+    return f"{_FILE}{path}"
 
 
 def _in_claim(uri: str, claims_dir: str) -> Path:

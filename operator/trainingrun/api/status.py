@@ -203,7 +203,7 @@ class Goodput(StatusBlock):
 class OutputStatus(StatusBlock):
     """What a complete run left."""
 
-    export: str = Field(max_length=1024, description="Where the exported model is.")
+    export: str = Field(max_length=1024, description="Where the exported model is: spec.output.uri.")
 
 
 class Failure(StatusBlock):

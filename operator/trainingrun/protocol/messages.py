@@ -171,5 +171,5 @@ class Termination:
     tokens: int = 0
     loss: float = 0.0
     manifest: str = ""  # final durable checkpoint
-    export: str = ""  # where the exported model is
+    export: str = ""  # spec.output.uri, once the exported model is there
     summary: EpochSummary | None = None  # of the last epoch
