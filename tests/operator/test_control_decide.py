@@ -181,6 +181,15 @@ def test_a_bad_configuration_fails_the_run_at_once():
     assert created(decision) == []
 
 
+def test_a_checkpoint_location_of_another_run_fails_the_run_with_a_reason_of_its_own():
+    message = "spec.checkpoint.location.uri: it holds the checkpoints of run other"
+    run = a_run().pod(0, failed(64, "LocationInUse", message)).epoch(1)
+    status = written(decide(run.observed(), NOW))
+    for kind in ("Failed", "Stalled"):
+        assert condition(status, kind)["reason"] == "LocationInUse"
+    assert condition(status, "Failed")["message"] == message
+
+
 def test_no_usable_checkpoint_fails_the_run_at_once():
     run = a_run().pod(0, failed(66, "NoUsableCheckpoint", "3 checkpoints, all damaged")).epoch(1)
     assert (

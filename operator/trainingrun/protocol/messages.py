@@ -164,7 +164,7 @@ class Termination:
     """The agent's last words, written to its termination log: completion needs no membership."""
 
     exit_code: int
-    reason: str  # Done | BadConfiguration | NoUsableCheckpoint | MembershipLost | Left | Application
+    reason: str  # Done | BadConfiguration | LocationInUse | NoUsableCheckpoint | MembershipLost | Left | Application
     message: str = ""
     epoch: int = 0
     step: int = 0
