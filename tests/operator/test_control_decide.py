@@ -137,6 +137,31 @@ def test_a_final_termination_completes_the_run():
     assert created(decision) == []
 
 
+def test_a_complete_run_still_tells_when_its_last_epoch_began_to_step():
+    """Membership may have forgotten it already, and no record follows."""
+    for view in (training_view(step=299, first_step_at=START + 3), None):
+        summary = EpochSummary(1, START + 3, 1, 300, NOW - 1, 300 * 4096, 0.1)
+        over = done(export="file:///models/demo")
+        over["termination"] = replace(over["termination"], summary=summary)
+        run = a_run().pod(0, over).pod(1).epoch(1)
+        if view is not None:
+            run.seen_by_membership(view)
+        status = written(decide(run.observed(), NOW))
+        assert condition(status, "Complete")["status"] == "True"
+        stepping = status["accounting"]["stepping"]
+        assert (stepping["epoch"], stepping["firstStepAtMillis"]) == (1, round((START + 3) * 1000))
+        assert stepping["lastStep"] == 300
+
+
+def test_a_failed_run_still_tells_when_its_last_epoch_began_to_step():
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(first_step_at=START + 3))
+    run = with_status(run, decide(run.observed(), NOW))
+    ended = a_run().pod(0, failed(64, "BadConfiguration", "no such file")).epoch(1)
+    status = written(decide(ended.status_is(run.observed().run.status).observed(), NOW + 1))
+    assert condition(status, "Failed")["status"] == "True"
+    assert status["accounting"]["stepping"]["firstStepAtMillis"] == round((START + 3) * 1000)
+
+
 def test_ending_before_the_last_step_is_no_completion():
     run = a_run().pod(0, done(step=299, export="file:///models/demo")).pod(1).epoch(1)
     assert condition(written(decide(run.observed(), NOW)), "Complete")["status"] == "False"

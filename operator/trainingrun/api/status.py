@@ -256,7 +256,9 @@ class EndedMember(StatusBlock):
 
 
 class Stepping(StatusBlock):
-    """What the newest epoch had reached when last heard of, should nobody be left to tell it to the next record."""
+    """What the newest epoch had reached when last heard of: nobody may be left to tell it to the next record, and the
+    last epoch has none.
+    """
 
     epoch: Count = Field(description="Its number.")
     first_step: Count = Field(description="First step that it trained.")
