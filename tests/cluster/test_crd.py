@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.crd_cases import CREATES, UPDATES, Case
-from tests.cluster.harness.packages import clients_folder
 from tests.operator.api_builders import BASE, ROOT, a_pod_template, manifest
+from tools.setup_tools import tool
 
 from trainingrun.api.conditions import initial_conditions
 from trainingrun.api.load import parse, resolve
@@ -49,13 +48,10 @@ class Client:
 
     kubeconfig: str
     namespace: str = field(default_factory=lambda: f"crd-tests-{secrets.token_hex(3)}")
-    folder: Path = field(default_factory=clients_folder)
 
     def run(self, program: str, *words: str, given: Any = None) -> Answer:
-        path = self.folder / program
-        command = [str(path) if path.exists() else shutil.which(program) or program, *words]
         done = subprocess.run(
-            [*command, "--namespace", self.namespace],
+            [str(tool(program)), *words, "--namespace", self.namespace],
             input=None if given is None else json.dumps(given),
             env={**os.environ, "KUBECONFIG": self.kubeconfig},
             capture_output=True,

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cluster.harness import HarnessError, cache, cleanup
-from tests.cluster.harness.base_image import apt_source
+from tests.cluster.harness import HarnessError, cleanup
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.pods import PodProcess, select
 from tests.cluster.harness.processes import Daemons
+from tools import cache
+from tools.base_image import apt_source
 
 PARAGRAPHS = """Types: deb
 # URIs: http://old.example/debian

@@ -16,8 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.operator.control_builders import a_revision, a_spec, an_epoch
 from tests.operator.fake_port import RUN, UID
+from tests.operator.status_builders import NOW, a_status
 
-from trainingrun.api.conditions import set_condition, timestamp
+from trainingrun.api.conditions import timestamp
 from trainingrun.api.constants import API_VERSION, KIND, Label
 from trainingrun.cli.cluster_access import Cluster, Surroundings
 from trainingrun.cluster.kubernetes import records
@@ -26,79 +27,10 @@ from trainingrun.ports import Refused, Unavailable
 from trainingrun.protocol.records import Epoch, Revision
 
 SPACE = "team-a"
-NOW = 1_796_040_000.0
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<space>[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
-CONDITIONS = (
-    ("Ready", "True", "Training", "2 of 2 nodes"),
-    ("Reconciling", "False", "Steady", ""),
-    ("Stalled", "False", "NotStalled", ""),
-    ("Planned", "True", "Planned", "1 to 2 nodes"),
-    ("CheckpointFresh", "True", "CheckpointSaved", "step 120"),
-    ("Complete", "False", "NotFinished", ""),
-    ("Failed", "False", "NotFailed", ""),
-)
-STATUS: dict[str, Any] = {
-    "observedGeneration": 1,
-    "resolved": {"revision": f"{RUN}-r1", "planner": "0.1.0"},
-    "plan": {
-        "nodes": 2,
-        "axes": {"data": 4, "replicate": 2, "shard": 2, "tensor": 1, "pipeline": 1},
-        "microBatch": 4,
-        "accumulation": 2,
-        "paddingPermille": 0,
-        "stateCopies": 2,
-        "memoryMiB": 812,
-        "availableMiB": 2048,
-        "stepMillis": 390,
-        "predictedStepMillis": 410,
-        "reason": "data parallelism alone fits",
-    },
-    "membership": {
-        "epoch": 2,
-        "cause": "Infrastructure",
-        "nodes": {"training": 2, "joining": 0, "pending": 0, "terminating": 0},
-        "summary": "2/2",
-        "since": timestamp(NOW - 600),
-    },
-    "progress": {
-        "step": 140,
-        "totalSteps": 300,
-        "tokens": 573440,
-        "loss": "3.4182",
-        "tokensPerSecond": 10503,
-        "estimatedCompletionTime": timestamp(NOW + 62),
-        "updateTime": timestamp(NOW - 3),
-    },
-    "checkpoint": {
-        "memoryStep": 139,
-        "durable": {"step": 120, "epoch": 2, "manifest": "step-00000120.e0002"},
-    },
-    "disruptions": {
-        "accountedEpoch": 2,
-        "byCause": [{"cause": "Infrastructure", "count": 1}],
-        "lostSteps": 1,
-        "recent": [
-            {
-                "epoch": 2,
-                "cause": "Infrastructure",
-                "node": "node-1",
-                "recoverMillis": 1800,
-                "source": "Memory",
-                "lostSteps": 1,
-            }
-        ],
-    },
-    "goodput": {
-        "permille": 941,
-        "wallSeconds": 1200,
-        "productiveSeconds": 1129,
-        "lost": [{"part": "Restore", "seconds": 7}, {"part": "Start", "seconds": 64}],
-    },
-    "accounting": {"durableSince": int(NOW - 242)},
-}
 
 
 @dataclass
@@ -172,8 +104,7 @@ class FakeApi:
         return item
 
     def add_run(self, name: str = RUN, space: str = SPACE, uid: str = UID, **status: Any) -> dict[str, Any]:
-        """A run that trains, with blocks of its status replaced; None leaves one out."""
-        blocks = {"conditions": some_conditions(), **copy.deepcopy(STATUS), **status}
+        """A run that trains; `status` as in a_status."""
         item = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -185,7 +116,7 @@ class FakeApi:
                 "creationTimestamp": timestamp(NOW - 1200),
             },
             "spec": a_spec(minNodes=1, maxNodes=2),
-            "status": {key: value for key, value in blocks.items() if value is not None},
+            "status": a_status(**status),
         }
         item["spec"]["checkpoint"]["location"]["uri"] = "pvc://claim/demo"
         return self.add(runs_path(space, name), item)
@@ -254,23 +185,6 @@ class FakeApi:
     def log(self, pod: str, *lines: tuple[float, str], previous: bool = False) -> None:
         """Lines of (seconds after NOW, text) at the end of a pod's log."""
         self.logs.setdefault((pod, previous), []).extend((NOW + at, text) for at, text in lines)
-
-
-def some_conditions(**changes: tuple[str, str, str]) -> list[dict[str, Any]]:
-    """Those of a run that trains: `some_conditions(Ready=("False", "Recovering", "why"))`."""
-    found: list[dict[str, Any]] = []
-    for kind, *rest in CONDITIONS:
-        status, reason, message = changes.get(kind, tuple(rest))
-        found = set_condition(found, kind, status, reason, message, 1, NOW - 600)  # type: ignore[arg-type]
-    return found
-
-
-def over(kind: str, reason: str = "", message: str = "") -> list[dict[str, Any]]:
-    """Conditions of a run that is Complete, or Failed."""
-    if kind == "Complete":
-        return some_conditions(Complete=("True", "Completed", ""), Ready=("True", "Completed", "done"))
-    said = (reason or "RestartBudgetSpent", message or "Application: 4 failures")
-    return some_conditions(Failed=("True", *said), Ready=("False", *said), Stalled=("True", *said))
 
 
 def an_epoch_record(number: int, **fields: Any) -> Epoch:

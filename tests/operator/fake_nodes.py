@@ -96,7 +96,7 @@ class Nodes(ABC):
                     tokens=step * 4096,
                     loss=2.25,
                     manifest=f"step-{step:08d}.e{epoch.epoch:04d}" if final else "",
-                    export="/models/demo" if final else "",
+                    export="file:///models/demo" if final else "",
                     summary=self._summary(epoch) if final else None,
                 ),
             )

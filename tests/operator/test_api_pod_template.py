@@ -92,6 +92,18 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
         "volumes[0].glusterfs: unknown field",
         "remove it",
     ),
+    (
+        "spec/volumes",
+        [{"name": "scratch", "secret": {"secretName": "x", "name": "x"}}],
+        "volumes[0].secret.name: unknown field",
+        "secretName",
+    ),
+    (
+        "spec/volumes",
+        [{"name": "scratch", "configMap": {"secretName": "x", "name": "x"}}],
+        "volumes[0].configMap.secretName: unknown field",
+        "name",
+    ),
     ("spec/securityContext/runAsUser", 0, "runAsUser: 0 is less than the minimum, 1", "at least 1"),
     ("spec/securityContext/seccompProfile", {"type": "Unconfined"}, "expected RuntimeDefault or", "use Run"),
     ("spec/tolerations", [{"effect": "Never"}], "effect: expected NoSchedule or", "use NoSchedule"),
@@ -149,6 +161,17 @@ def test_a_pod_template_resolves_to_itself_and_to_nothing_when_there_is_none() -
     assert spec["podTemplate"] == template
     assert resolve(parse({**manifest(), "spec": spec}, None), None) == spec
     assert "podTemplate" not in resolve(parse(manifest(), BASE), BASE)
+
+
+def test_keys_of_a_config_map_and_of_a_secret_are_files_under_the_names_of_kubernetes() -> None:
+    keys = {"items": [{"key": "a", "path": "b/c", "mode": 256}], "defaultMode": 288, "optional": True}
+    volumes = [
+        {"name": "scratch", "configMap": {"name": "settings", **keys}},
+        {"name": "login", "secret": {"secretName": "key", **keys}},
+    ]
+    template = a_pod_template(("spec/volumes", volumes))
+    spec = resolve(parse(manifest(("spec/podTemplate", template)), BASE), BASE)
+    assert spec["podTemplate"]["spec"]["volumes"] == volumes
 
 
 @pytest.mark.parametrize("path", ["/a", "/mnt/claim", "/var/run/other/.."])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+from tests.operator.status_builders import a_status
 
-from trainingrun.api.conditions import initial_conditions
 from trainingrun.api.constants import Cause, LostPart
 from trainingrun.api.status import (
     FAILURE_MESSAGE_LIMIT,
@@ -20,70 +21,14 @@ from trainingrun.api.status import (
     status_json,
 )
 
-FULL: dict[str, Any] = {
-    "observedGeneration": 4,
-    "conditions": initial_conditions(4, 1_796_040_000),
-    "resolved": {"revision": "small-r1", "planner": "0.1.0", "dataFingerprint": "blake2b:77"},
-    "plan": {
-        "nodes": 2,
-        "axes": {"data": 2, "replicate": 2, "shard": 1, "tensor": 2, "pipeline": 1},
-        "microBatch": 4,
-        "accumulation": 4,
-        "paddingPermille": 0,
-        "stateCopies": 2,
-        "memoryMiB": 812,
-        "availableMiB": 2048,
-        "stepMillis": 390,
-        "predictedStepMillis": 410,
-        "reason": "tensor 2 pinned",
-    },
-    "membership": {
-        "epoch": 3,
-        "cause": "Infrastructure",
-        "nodes": {"training": 2, "joining": 0, "pending": 0, "terminating": 0},
-        "summary": "2/2",
-        "since": "2026-11-30T03:09:51Z",
-    },
-    "progress": {
-        "step": 140,
-        "totalSteps": 300,
-        "tokens": 573440,
-        "loss": "3.4182",
-        "tokensPerSecond": 10503,
-        "estimatedCompletionTime": "2026-11-30T06:54:00Z",
-        "updateTime": "2026-11-30T03:12:00Z",
-    },
-    "checkpoint": {
-        "memoryStep": 139,
-        "durable": {"step": 120, "epoch": 2, "manifest": "step-00000120.e0002"},
-    },
-    "disruptions": {
-        "accountedEpoch": 3,
-        "byCause": [{"cause": "Infrastructure", "count": 1}],
-        "lostSteps": 1,
-        "recent": [
-            {
-                "epoch": 3,
-                "cause": "Infrastructure",
-                "node": "node-1",
-                "recoverMillis": 1800,
-                "source": "Memory",
-                "lostSteps": 1,
-            }
-        ],
-    },
-    "goodput": {
-        "permille": 941,
-        "wallSeconds": 120,
-        "productiveSeconds": 113,
-        "lost": [{"part": "Restore", "seconds": 7}],
-    },
-    "output": {"export": "file:///data/model"},
-    "failure": {"cause": "Application", "slot": 1, "node": "node-1", "exitCode": 1, "message": "ValueError"},
-}
+FULL: dict[str, Any] = a_status(
+    output={"export": "file:///data/model"},
+    failure={"cause": "Application", "slot": 1, "node": "node-1", "exitCode": 1, "message": "ValueError"},
+)
 
 
 def test_a_full_status_reads_and_writes_the_same() -> None:
+    assert set(FULL) == {to_camel(name) for name in TrainingRunStatus.model_fields}
     assert status_json(read_status(FULL)) == FULL
 
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.operator.chart_rendering import chart, default_values, nested, refusal, value_levels
-from tools import generate_chart
+from tools import chart_settings, generate_chart
 from tools.generate_chart import CHART
+
+from trainingrun.cluster.kubernetes.settings import KubeSettings
 
 FREE = {"nodeSelector", "podAnnotations", "podLabels", "serviceAccountAnnotations", "labels"}
 """Maps whose keys are the user's."""
 QUANTITIES = {"requests", "limits"}
+OTHER: dict[str, Any] = {
+    "trainer_image": "elsewhere/trainer",
+    "trainer_image_pull_policy": "Never",
+    "watch_namespaces": ["team-a"],
+    "log_format": "json",
+    "log_level": "DEBUG",
+    **dict.fromkeys(chart_settings.TIMES, 12.5),
+}
+"""By setting: a value that is not its default."""
 CLOSED = [path for path in value_levels(default_values()) if not FREE & set(path)]
 
 
@@ -38,6 +52,9 @@ def test_a_misspelt_value_is_refused_at_every_level(path: tuple[str, ...]) -> No
         ("membership.tolerations", [{"operator": "Always"}]),
         ("networkPolicy.apiServerPorts", [0]),
         ("podMonitor.interval", "often"),
+        ("times.resyncSeconds", 0),
+        ("times.requestSeconds", 61),
+        ("times.cacheSeconds", "5"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_and_named(path: str, value: Any) -> None:
@@ -98,6 +115,40 @@ def test_every_value_is_documented() -> None:
         return found
 
     assert undocumented(default_values()) == []
+
+
+def test_every_setting_is_a_value_or_has_a_reason_why_it_is_none() -> None:
+    values = {*chart_settings.NAMED, *chart_settings.TIMES}
+    assert values | chart_settings.INTERNAL.keys() == {item.name for item in fields(KubeSettings)}
+    assert not values & chart_settings.INTERNAL.keys()
+    assert all(chart_settings.INTERNAL.values())
+
+
+@pytest.mark.parametrize("program", ["controller", "membership"])
+def test_a_value_decides_its_setting_and_no_other(program: str) -> None:
+    default = KubeSettings.from_environment(chart().environment(program))
+    for name, value in OTHER.items():
+        values = nested(tuple(chart_settings.value_of(name).split(".")), value)
+        settings = KubeSettings.from_environment(chart(values).environment(program))
+        changed = {item.name for item in fields(KubeSettings) if item.name != name}
+        assert {item: getattr(settings, item) for item in changed} == {
+            item: getattr(default, item) for item in changed
+        }
+        assert getattr(settings, name) != getattr(default, name)
+
+
+def test_the_times_of_the_chart_are_those_of_the_code_until_somebody_changes_them() -> None:
+    settings = KubeSettings.from_environment(chart().environment("controller"))
+    written = {item.name: item.default for item in fields(KubeSettings) if item.name.endswith("_seconds")}
+    assert {name: getattr(settings, name) for name in written} == written
+
+
+def test_a_block_that_is_not_there_exactly_once_is_no_reason_to_write_anything(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    for text, count in (("log: {}\n", 0), ("times:\n  a: 1\n\ntimes:\n  a: 2\n", 2)):
+        file.write_text(text)
+        with pytest.raises(SystemExit, match=f"exactly one block that begins with times, and has {count}"):
+            generate_chart.with_block(file, re.compile(r"^times:\n(?: .*\n)*", re.M), "times:\n")
 
 
 def test_what_is_generated_is_up_to_date() -> None:

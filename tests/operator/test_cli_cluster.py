@@ -7,21 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.operator.cluster_api import (
-    NOW,
-    FakeApi,
-    an_epoch_record,
-    over,
-    some_conditions,
-)
+from tests.operator.cluster_api import FakeApi, an_epoch_record
 from tests.operator.cluster_calls import a_cluster, call
+from tests.operator.status_builders import NOW, a_status, over, some_conditions
 from typer.testing import CliRunner
 
 from trainingrun.api.conditions import timestamp
 from trainingrun.api.errors import CliExit
 from trainingrun.cli.cluster_rbac import NEEDS, SEARCH
 from trainingrun.cli.main import app
-from trainingrun.protocol.records import RankExit, RestoreSource
+from trainingrun.protocol.records import RankExit, RestoreSource, Trigger
 
 # list
 
@@ -211,6 +206,28 @@ def test_a_record_that_cannot_be_read_does_not_hide_the_others() -> None:
     text = call(api, "describe", "demo").stdout
     assert "note: ControllerRevision demo-e3: data:" in text
     assert len(rows_after(text, "Epochs", 2)) == 2
+
+
+@pytest.mark.parametrize("outcome", [None, "Complete", "Failed"])
+def test_the_last_epoch_has_a_next_step_while_it_trains_and_when_the_run_is_over(outcome: str | None) -> None:
+    """It grew: no disruption tells how long it took, and no record follows."""
+    stepping = {
+        "epoch": 3,
+        "firstStep": 141,
+        "firstStepAtMillis": round((NOW - 199) * 1000),
+        "lastStep": 150,
+        "lastStepAtMillis": round((NOW - 190) * 1000),
+        "tokens": 614400,
+        "stepMicros": 100000,
+    }
+    accounting = {**a_status()["accounting"], "stepping": stepping}
+    ended = {} if outcome is None else {"conditions": over(outcome)}
+    api = a_cluster(accounting=accounting, **ended)
+    grown = an_epoch_record(3, trigger=Trigger.JOINED, restore_step=140, last_step=140, at=NOW - 200)
+    api.add_record(grown)
+    rows = rows_after(call(api, "describe", "demo").stdout, "Epochs", 3)
+    assert rows[-1].split()[0] == "3"
+    assert rows[-1].endswith("2.0 s")
 
 
 def test_an_epoch_that_lost_members_and_counts_as_no_disruption_was_scaled_down() -> None:

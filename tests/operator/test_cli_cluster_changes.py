@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.operator.cluster_api import NOW, FakeApi, over, some_conditions
+from tests.operator.cluster_api import FakeApi
 from tests.operator.cluster_calls import a_cluster, call
+from tests.operator.status_builders import NOW, over, some_conditions
 
 from trainingrun.api.errors import CliExit
 from trainingrun.cli.cluster_state import progress_line

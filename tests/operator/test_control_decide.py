@@ -126,19 +126,44 @@ def test_every_condition_is_set_on_the_first_visit():
 
 
 def test_a_final_termination_completes_the_run():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     decision = decide(run.observed(), NOW)
     status = written(decision)
     assert condition(status, "Complete")["status"] == "True"
     assert condition(status, "Ready")["status"] == "True"
     assert condition(status, "Reconciling")["status"] == "False"
     assert status["progress"]["step"] == 300
-    assert status["output"] == {"export": "/models/demo"}
+    assert status["output"] == {"export": "file:///models/demo"}
     assert created(decision) == []
 
 
+def test_a_complete_run_still_tells_when_its_last_epoch_began_to_step():
+    """Membership may have forgotten it already, and no record follows."""
+    for view in (training_view(step=299, first_step_at=START + 3), None):
+        summary = EpochSummary(1, START + 3, 1, 300, NOW - 1, 300 * 4096, 0.1)
+        over = done(export="file:///models/demo")
+        over["termination"] = replace(over["termination"], summary=summary)
+        run = a_run().pod(0, over).pod(1).epoch(1)
+        if view is not None:
+            run.seen_by_membership(view)
+        status = written(decide(run.observed(), NOW))
+        assert condition(status, "Complete")["status"] == "True"
+        stepping = status["accounting"]["stepping"]
+        assert (stepping["epoch"], stepping["firstStepAtMillis"]) == (1, round((START + 3) * 1000))
+        assert stepping["lastStep"] == 300
+
+
+def test_a_failed_run_still_tells_when_its_last_epoch_began_to_step():
+    run = a_run().pod(0).pod(1).epoch(1).seen_by_membership(training_view(first_step_at=START + 3))
+    run = with_status(run, decide(run.observed(), NOW))
+    ended = a_run().pod(0, failed(64, "BadConfiguration", "no such file")).epoch(1)
+    status = written(decide(ended.status_is(run.observed().run.status).observed(), NOW + 1))
+    assert condition(status, "Failed")["status"] == "True"
+    assert status["accounting"]["stepping"]["firstStepAtMillis"] == round((START + 3) * 1000)
+
+
 def test_ending_before_the_last_step_is_no_completion():
-    run = a_run().pod(0, done(step=299, export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(step=299, export="file:///models/demo")).pod(1).epoch(1)
     assert condition(written(decide(run.observed(), NOW)), "Complete")["status"] == "False"
 
 
@@ -148,7 +173,7 @@ def test_ending_without_the_export_is_no_completion():
 
 
 def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     over = with_status(run, decide(run.observed(), NOW))
     decision = decide(over.observed(), NOW + 60)
     assert kinds(decision) == ["DeletePod"]
@@ -158,7 +183,7 @@ def test_a_run_that_is_over_recreates_nothing_and_removes_what_runs():
 
 
 def test_the_last_pods_of_a_complete_run_may_end_by_themselves():
-    run = a_run().pod(0, done(export="/models/demo")).pod(1).epoch(1)
+    run = a_run().pod(0, done(export="file:///models/demo")).pod(1).epoch(1)
     over = with_status(run, decide(run.observed(), NOW))
     decision = decide(over.observed(), NOW + 5)
     assert kinds(decision) == []
@@ -179,6 +204,15 @@ def test_a_bad_configuration_fails_the_run_at_once():
         "message": "spec.data.sources[0].uri: no such file",
     }
     assert created(decision) == []
+
+
+def test_a_checkpoint_location_of_another_run_fails_the_run_with_a_reason_of_its_own():
+    message = "spec.checkpoint.location.uri: it holds the checkpoints of run other"
+    run = a_run().pod(0, failed(64, "LocationInUse", message)).epoch(1)
+    status = written(decide(run.observed(), NOW))
+    for kind in ("Failed", "Stalled"):
+        assert condition(status, kind)["reason"] == "LocationInUse"
+    assert condition(status, "Failed")["message"] == message
 
 
 def test_no_usable_checkpoint_fails_the_run_at_once():

@@ -122,7 +122,9 @@ def test_what_happens_meanwhile_is_counted_after_it_and_in_order():
 
 
 def test_a_run_that_is_over_waits_for_nothing():
-    end = Termination(0, "Done", epoch=2, step=300, manifest="step-00000300.e0002", export="/models/demo")
+    end = Termination(
+        0, "Done", epoch=2, step=300, manifest="step-00000300.e0002", export="file:///models/demo"
+    )
     run = a_loss()
     run.pods[0] = replace(run.pods[0], phase=PodPhase.SUCCEEDED, termination=end)
     assert judged(run, 1.0) == "Infrastructure"

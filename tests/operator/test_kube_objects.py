@@ -155,7 +155,10 @@ def test_settings_come_from_the_environment() -> None:
     [
         ({"TRAININGRUN_TRAINER_IMAGE": ""}, "TRAININGRUN_TRAINER_IMAGE is not set"),
         ({"TRAININGRUN_HEALTH_PORT": "http"}, "TRAININGRUN_HEALTH_PORT: 'http' is no number"),
-        ({"TRAININGRUN_RESYNC_SECONDS": "-1"}, "TRAININGRUN_RESYNC_SECONDS: '-1' is no number"),
+        ({"TRAININGRUN_CACHE_SECONDS": "-1"}, "TRAININGRUN_CACHE_SECONDS: '-1' is no number from 0 on"),
+        ({"TRAININGRUN_RESYNC_SECONDS": "0"}, "TRAININGRUN_RESYNC_SECONDS: '0' is no number from 1 on"),
+        ({"TRAININGRUN_REQUEST_SECONDS": "90"}, "'90' is no number from 1 to 60: longest wait for"),
+        ({"TRAININGRUN_REQUEST_SECONDS": "nan"}, "'nan' is no number"),
         ({"TRAININGRUN_TRAINER_IMAGE_PULL_POLICY": "Sometimes"}, "'Sometimes' is none of Always"),
     ],
 )

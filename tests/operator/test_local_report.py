@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.operator.status_builders import a_status, over
+
 from trainingrun.cli.report import Report, build_report, heldout_line, render
 from trainingrun.protocol.messages import Termination
 
-STATUS: dict[str, Any] = {
-    "conditions": [{"type": "Complete", "status": "True", "reason": "Completed", "message": ""}],
-    "progress": {"step": 300, "totalSteps": 300, "tokens": 1228800, "loss": "3.4123"},
-    "checkpoint": {"durable": {"step": 300, "epoch": 3, "manifest": "step-00000300.e0003"}},
-    "disruptions": {
-        "lostSteps": 1,
-        "recent": [
-            {
-                "epoch": 2,
-                "cause": "Infrastructure",
-                "node": "node-1",
-                "recoverMillis": 1840,
-                "source": "Memory",
-                "lostSteps": 1,
-            }
-        ],
-    },
-    "goodput": {
+STATUS: dict[str, Any] = a_status(
+    conditions=over("Complete"),
+    progress={"step": 300, "totalSteps": 300, "tokens": 1228800, "loss": "3.4123"},
+    checkpoint={"durable": {"step": 300, "epoch": 3, "manifest": "step-00000300.e0003"}},
+    goodput={
         "permille": 871,
         "wallSeconds": 100,
         "productiveSeconds": 87,
@@ -35,13 +24,13 @@ STATUS: dict[str, Any] = {
             {"part": "Redone", "seconds": 1},
         ],
     },
-    "output": {"export": "/models/demo"},
-}
+    output={"export": "file:///models/demo"},
+)
 HELDOUT = {"heldout_loss": 3.1, "unigram_entropy": 5.52, "bigram_entropy": 3.41, "tokens": 131072}
 
 
 def a_report(status: dict[str, Any] = STATUS, outcome: str = "Complete", words: Any = None) -> Report:
-    return build_report("demo", status, outcome, 3, words, "/checkpoints/demo", "/state/logs")
+    return build_report("demo", status, outcome, 3, words, "file:///checkpoints/demo", "/state/logs")
 
 
 def test_the_report_says_what_was_done_and_where_it_is() -> None:
@@ -49,8 +38,8 @@ def test_the_report_says_what_was_done_and_where_it_is() -> None:
     assert "run demo is complete" in text
     assert "steps    300/300   tokens 1,228,800   final loss 3.4123   epochs 3" in text
     assert "wall     1m40s   productive 1m27s   goodput 87.1 %" in text
-    assert "checkpoint /checkpoints/demo/step-00000300.e0003" in text
-    assert "model      /models/demo" in text
+    assert "checkpoint file:///checkpoints/demo/step-00000300.e0003" in text
+    assert "model      file:///models/demo" in text
 
 
 def test_what_was_lost_is_a_table_of_seconds_by_part_the_largest_first() -> None:
@@ -76,9 +65,12 @@ def test_a_disruption_that_was_not_recovered_from_says_so() -> None:
 
 
 def test_the_last_words_of_the_run_count_more_than_a_status_that_lags() -> None:
-    words = Termination(0, "Done", manifest="step-00000300.e0009", export="/models/other")
+    words = Termination(0, "Done", manifest="step-00000300.e0009", export="file:///models/other")
     report = a_report(words=words)
-    assert (report.checkpoint, report.export) == ("/checkpoints/demo/step-00000300.e0009", "/models/other")
+    assert (report.checkpoint, report.export) == (
+        "file:///checkpoints/demo/step-00000300.e0009",
+        "file:///models/other",
+    )
 
 
 def test_a_failed_run_names_the_first_cause_and_the_last_output() -> None:

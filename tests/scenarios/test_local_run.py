@@ -109,8 +109,11 @@ def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(desk: Des
     assert (result["outcome"], result["step"], result["total_steps"]) == ("Complete", STEPS, STEPS)
     assert result["disruptions"], "the killed node is in the report"
     assert result["heldout"]["heldout_loss"] > 0
-    assert (Path(result["export"]) / "model.safetensors").exists()
-    assert Path(result["checkpoint"]).is_dir()
+    written = small_manifest(desk.folder)["spec"]
+    assert result["export"] == written["output"]["uri"]
+    assert (Path(result["export"].removeprefix("file://")) / "model.safetensors").exists()
+    assert result["checkpoint"].startswith(written["checkpoint"]["location"]["uri"] + "/")
+    assert Path(result["checkpoint"].removeprefix("file://")).is_dir()
     assert desk.left() == []
 
     again = desk.start()

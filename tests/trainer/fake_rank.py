@@ -55,7 +55,14 @@ def main(job: RankJob, local_rank: int) -> None:
             break
     if local_rank == 0:
         mailbox.post_result(
-            Result("Done", step, final=rank == 0, manifest="step-9.e1", export="/models/x", progress=progress)
+            Result(
+                "Done",
+                step,
+                final=rank == 0,
+                manifest="step-9.e1",
+                export="file:///models/x",
+                progress=progress,
+            )
         )
 
 

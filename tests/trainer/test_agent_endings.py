@@ -85,12 +85,12 @@ def test_a_missing_variable_is_bad_configuration(tmp_path: Path, membership: Fak
     assert "'three'" in said
 
 
-def test_a_checkpoint_location_of_another_run_is_bad_configuration(
+def test_a_checkpoint_location_of_another_run_has_a_reason_of_its_own(
     tmp_path: Path, membership: FakeMembership
 ) -> None:
     manifest.claim(tmp_path / "checkpoints", "another-uid", "another-run", False)
     said = ended(AgentProcess(tmp_path, membership.url), 64)
-    assert said.startswith("BadConfiguration: spec.checkpoint.location.uri")
+    assert said.startswith("LocationInUse: spec.checkpoint.location.uri")
     assert "another-run" in said
 
 

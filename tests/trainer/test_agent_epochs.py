@@ -268,7 +268,7 @@ def test_the_final_node_leaves_the_result_and_the_other_waits_for_what_comes(wor
     last = world.agents[0].termination()
     assert last is not None
     assert (last.reason, last.step, last.tokens, last.loss) == ("Done", 100000, 10000000, 1e-5)
-    assert (last.epoch, last.manifest, last.export) == (record.epoch, "step-9.e1", "/models/x")
+    assert (last.epoch, last.manifest, last.export) == (record.epoch, "step-9.e1", "file:///models/x")
     assert last.summary is not None
     assert last.summary.last_step == 100000
 

@@ -13,6 +13,7 @@ from trainer.checkpoint.durable import Fenced, save, write_fence
 from trainer.checkpoint.location import create_only, newest_fence, open_folder, owners
 from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints, path_of
 from trainer.errors import ConfigError
+from trainingrun.api.constants import Reason
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -46,6 +47,7 @@ def test_another_runs_location_is_refused_with_field_owner_and_fix(tmp_path: Pat
     message = str(raised.value)
     assert message.startswith(f"spec.checkpoint.location.uri: '{tmp_path.as_uri()}'")
     assert "run first (u1)" in message and "Fix: use another location" in message
+    assert raised.value.reason == Reason.LOCATION_IN_USE  # of the condition that the controller makes of it
 
 
 def test_an_earlier_run_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_create_only_never_replaces_and_leaves_no_rest(tmp_path: Path) -> None:
 
 
 def test_file_uris_are_paths_and_others_are_refused() -> None:
-    assert path_of("file:///data/my%20runs/a") == Path("/data/my runs/a")
+    assert path_of("file:///data/my%20runs/a") == Path("/data/my%20runs/a")
     for uri in ("s3://bucket/a", "/data/a", "file://host/a", "file:///"):
         with pytest.raises(ConfigError, match=r"spec.checkpoint.location.uri.*use file:///PATH"):
             path_of(uri)

@@ -71,6 +71,7 @@ def test_a_run_that_pauses_and_changes_size_meets_the_uninterrupted_one(
 
     again = run.run(4, restore=Restore(RestoreSource.DURABLE, STEPS, 3, manifest_of_last_step(tmp_path)))
     assert done(again).step == STEPS
+    assert again.results[0].export == run.spec["output"]["uri"]
     assert len(list((tmp_path / "checkpoints").glob(f"step-{STEPS:08d}.*"))) == 1
 
 

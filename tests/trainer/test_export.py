@@ -78,7 +78,8 @@ def test_plain_transformers_loads_the_export_with_the_same_logits(
     spec["training"]["precision"] = precision
     model = a_model(spec, data.vocabulary_size, dtype)
     name = saved(tmp_path / "c", model)
-    folder = export(tmp_path / "c", name, spec, data, tmp_path / "models" / "m")
+    folder = tmp_path / "models" / "m"
+    export(tmp_path / "c", name, spec, data, folder)
     loaded = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     ids = tokenizer(TEXT, return_tensors="pt").input_ids
@@ -167,9 +168,9 @@ def test_the_command_prints_one_line_of_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = a_model(spec, data.vocabulary_size)
-    folder = export(tmp_path / "c", saved(tmp_path / "c", model), spec, data, tmp_path / "m")
+    export(tmp_path / "c", saved(tmp_path / "c", model), spec, data, tmp_path / "m")
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    command = ["--model", folder, "--spec", str(tmp_path / "spec.json")]
+    command = ["--model", f"file://{tmp_path}/m", "--spec", str(tmp_path / "spec.json")]
     assert main([*command, "--cache", str(cache)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert data.heldout is not None
@@ -179,5 +180,7 @@ def test_the_command_prints_one_line_of_numbers(
     assert result["bigram_entropy"] < result["bigram_cross_entropy"]
     assert main([*command, "--cache", str(tmp_path / "none")]) == 64
     assert "not prepared" in capsys.readouterr().err
-    assert main(["--model", str(tmp_path / "no"), *command[2:], "--cache", str(cache)]) == 64
+    assert main(["--model", f"file://{tmp_path}/no", *command[2:], "--cache", str(cache)]) == 64
     assert "cannot be read" in capsys.readouterr().err
+    assert main(["--model", "m", *command[2:], "--cache", str(cache)]) == 64
+    assert "--model m: not a place that can be used here" in capsys.readouterr().err

@@ -11,7 +11,9 @@ from trainer.checkpoint.location import open_folder, path_of
 from trainer.data.errors import DataError
 from trainer.data.sources import Source, file_path
 from trainer.errors import ConfigError
-from trainer.uris import NotAPath, local_path, shown, uri_of
+from trainer.uris import NotAPath, local_path, uri_of
+from trainingrun.api.uris import absolute
+from trainingrun.api.uris import file_path as file_path_of_a_manifest
 from trainingrun.protocol.names import ENV_CLAIMS_DIR
 
 CLUSTER = {ENV_CLAIMS_DIR: "/mnt/claims"}
@@ -20,8 +22,8 @@ CLUSTER = {ENV_CLAIMS_DIR: "/mnt/claims"}
 @pytest.mark.parametrize(
     ("uri", "path"),
     [
-        ("file:///data/my%20runs/a", "/data/my runs/a"),
-        ("file://localhost/data", "/data"),
+        ("file:///data/runs/a/", "/data/runs/a"),
+        ("file:///data/my%20runs/a b#1?x", "/data/my%20runs/a b#1?x"),
         ("pvc://models/demo", "/mnt/claims/models/demo"),
         ("pvc://models/runs/demo/", "/mnt/claims/models/runs/demo"),
         ("pvc://my.claim/.hidden/a%20b", "/mnt/claims/my.claim/.hidden/a%20b"),
@@ -29,6 +31,13 @@ CLUSTER = {ENV_CLAIMS_DIR: "/mnt/claims"}
 )
 def test_a_uri_is_a_path(uri, path):
     assert local_path(uri, CLUSTER) == Path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/a", "/data/my%20runs", "/data/a b", "/data/run#1", "/data/a?b", "/ä"]
+)
+def test_the_trainer_finds_a_file_where_the_manifest_was_checked(path):
+    assert local_path(absolute(f"file://{path}", None), {}) == Path(file_path_of_a_manifest(f"file://{path}"))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,8 @@ def test_a_uri_is_a_path(uri, path):
         ("pvc://./models/a", "leads out of the volume claim"),
         ("s3://bucket/a", "not a place that can be used here"),
         ("/data/a", "not a place that can be used here"),
-        ("file://host/a", "not a place that can be used here"),
+        ("file://localhost/a", "not a place that can be used here"),
+        ("file:/a", "not a place that can be used here"),
         ("file:///", "not a place that can be used here"),
     ],
 )
@@ -60,11 +70,9 @@ def test_there_are_no_claims_where_no_folder_of_claims_is_named():
 
 
 def test_a_path_in_a_claim_is_shown_as_its_uri():
-    assert shown(Path("/mnt/claims/models/demo"), CLUSTER) == "pvc://models/demo"
     assert uri_of(Path("/mnt/claims/models/demo"), CLUSTER) == "pvc://models/demo"
-    assert shown(Path("/data/demo"), CLUSTER) == "/data/demo"
     assert uri_of(Path("/data/demo"), CLUSTER) == "file:///data/demo"
-    assert shown(Path("/mnt/claims/models/demo"), {}) == "/mnt/claims/models/demo"
+    assert uri_of(Path("/mnt/claims/models/demo"), {}) == "file:///mnt/claims/models/demo"
 
 
 def test_every_reader_of_the_specification_names_its_field(monkeypatch):

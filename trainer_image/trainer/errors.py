@@ -14,9 +14,10 @@ class TrainerError(Exception):
 
 
 class ConfigError(TrainerError):
-    """Training can never work like this; starting again does not help."""
+    """Training can never work like this; starting again does not help. `reason`: in the agent's last words."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
+    reason = "BadConfiguration"
 
     def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {value!r}: {problem}. Fix: {fix}")

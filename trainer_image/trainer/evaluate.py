@@ -1,6 +1,6 @@
 """Loss of an exported model on held-out text, beside what counting tokens would reach on the same tokens.
 
-    python -m trainer.evaluate --model DIR --spec FILE --cache DIR
+    python -m trainer.evaluate --model URI --spec FILE --cache DIR
 
 Plain transformers and none of the training code, so it also proves the export. Prints one JSON line; all
 values are nats a token, over the same targets. The entropies are those of the held-out tokens' own counts, so
@@ -26,6 +26,7 @@ from trainer.data.errors import DataError
 from trainer.data.prepare import PreparedData, prepared
 from trainer.data.store import TokenStore
 from trainer.errors import TrainerError
+from trainer.uris import NotAPath, local_path
 from trainingrun.protocol.exit_codes import ExitCode
 
 TOKEN_LIMIT = 262_144  # of the held-out text, from its start: some ten seconds of one slow core
@@ -120,16 +121,19 @@ def bigram_cross_entropy(
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="exported transformers folder")
+    parser.add_argument("--model", required=True, help="URI of the exported model")
     parser.add_argument("--spec", type=Path, required=True, help="resolved spec, JSON")
     parser.add_argument("--cache", type=Path, required=True, help="folder of the prepared data")
     options = parser.parse_args(arguments)
     try:
         spec = json.loads(options.spec.read_text())
-        result = evaluate(options.model, spec, prepared(spec, options.cache))
+        result = evaluate(local_path(options.model), spec, prepared(spec, options.cache))
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except NotAPath as error:
+        print(f"error: --model {options.model}: {error}", file=sys.stderr)
+        return int(ExitCode.BAD_CONFIGURATION)
     except (OSError, json.JSONDecodeError) as error:
         print(f"error: --model, --spec or --cache cannot be read: {error}", file=sys.stderr)
         return int(ExitCode.BAD_CONFIGURATION)

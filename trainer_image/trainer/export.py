@@ -27,9 +27,8 @@ _WEIGHTS_FILE = "model.safetensors"
 _DTYPES = {"FP32": torch.float32, "FP64": torch.float64}
 
 
-def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedData, out_dir: Path) -> str:
-    """Write the model of checkpoint `name` to `out_dir`; the folder. An equal export that is there already
-    stays.
+def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedData, out_dir: Path) -> None:
+    """Write the model of checkpoint `name` to `out_dir`. An equal export that is there already stays.
 
     Weights keep the precision that they were trained in. Raises CheckpointDamaged, CheckpointMismatch, and
     ConfigError when something else stands at `out_dir`.
@@ -44,7 +43,7 @@ def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedDa
         "dataFingerprint": prepared.fingerprint,
     }
     if _is_there(out_dir, source):
-        return str(out_dir)
+        return
     check_replaceable(out_dir)
     model = _empty_model(spec, manifest, prepared)
     from_durable(location, name, {WEIGHTS + key: tensor.detach() for key, tensor in model.named_parameters()})
@@ -54,7 +53,6 @@ def export(location: Path, name: str, spec: dict[str, Any], prepared: PreparedDa
     shutil.copytree(prepared.tokenizer_dir, temporary)
     _write(model, prepared, source, temporary)
     _put(temporary, out_dir)
-    return str(out_dir)
 
 
 def _empty_model(spec: dict[str, Any], manifest: Manifest, prepared: PreparedData) -> PreTrainedModel:

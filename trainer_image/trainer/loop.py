@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -31,7 +30,6 @@ from trainer.report import Reporter
 from trainer.schedule import Schedule
 from trainer.state import TrainingState
 from trainer.step import StepResult, StepRunner, Votes
-from trainer.uris import shown
 from trainingrun.protocol.records import RestoreSource
 
 log = logging.getLogger(__name__)
@@ -206,8 +204,9 @@ def done(run: Run) -> Result:
     if not run.leads:
         return result
     say(run, "exporting")
-    folder = export(run.config.checkpoint.location, name, run.job.spec, run.data, run.config.output)
-    return replace(result, final=True, export=shown(Path(folder)), progress=run.reporter.progress(run.state))
+    export(run.config.checkpoint.location, name, run.job.spec, run.data, run.config.output)
+    where = run.job.spec["output"]["uri"]  # as the user named it, which is right outside of this pod too
+    return replace(result, final=True, export=where, progress=run.reporter.progress(run.state))
 
 
 def post(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Where a URI of the specification is on this machine: the one place that knows what `file://` and `pvc://` mean.
 
+`file:///path` is that path, letter by letter: nothing is decoded, as nothing is where the manifest is checked.
 `pvc://claim/path` is a path in a volume that the pod has mounted under the folder of claims, which the environment
 names; where there is no such folder (a local run), there are no claims. Called by everything that reads or writes at a
 URI. Standard library only.
@@ -10,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
 
 from trainingrun.protocol.names import ENV_CLAIMS_DIR
 
+_FILE = "file://"
 _CLAIM = "pvc://"
 
 
@@ -30,26 +31,20 @@ def local_path(uri: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The absolute path of a `file://` or `pvc://` URI; whether anything is there is not looked at. Raises NotAPath."""
     if uri.startswith(_CLAIM):
         return _in_claim(uri, environment.get(ENV_CLAIMS_DIR, ""))
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+    path = uri.removeprefix(_FILE)
+    if path == uri or not path.startswith("/") or not path.strip("/"):
         raise NotAPath(
             "not a place that can be used here", "use file:///PATH, or pvc://CLAIM/PATH on a cluster"
         )
-    return Path(unquote(parts.path))
+    return Path(path)
 
 
 def uri_of(path: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """The URI by which people know this absolute path."""
-    said = shown(path, environment)
-    return said if said.startswith(_CLAIM) else f"file://{said}"
-
-
-def shown(path: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """An absolute path as people outside of the pod can use it: that of a claim as its URI."""
+    """The URI by which people outside of the pod know this absolute path."""
     claims = environment.get(ENV_CLAIMS_DIR, "")
     if claims and path.is_relative_to(claims) and path != Path(claims):
         return _CLAIM + path.relative_to(claims).as_posix()
-    return str(path)
+    return f"{_FILE}{path}"
 
 
 def _in_claim(uri: str, claims_dir: str) -> Path:

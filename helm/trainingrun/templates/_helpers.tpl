@@ -58,6 +58,9 @@ app.kubernetes.io/component: {{ .component }}
 - {name: TRAININGRUN_METRICS_PORT, value: "8080"}
 - {name: TRAININGRUN_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
 - {name: TRAININGRUN_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
+{{- range $name, $seconds := .Values.times }}
+- {name: TRAININGRUN_{{ $name | snakecase | upper }}, value: {{ $seconds | quote }}}
+{{- end }}
 {{- end -}}
 
 {{/* A program that is stuck is restarted after a minute; one that cannot work now is only taken out of its Service. */}}

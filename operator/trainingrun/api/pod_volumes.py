@@ -47,26 +47,27 @@ class KeyToPath(Block):
 _ITEMS: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 
 
-class ConfigMapVolume(Block):
+class _KeysAsFiles(Block):
+    """What a ConfigMap and a Secret have in common: Kubernetes calls only the field with the name differently."""
+
+    name: ObjectName
+    items: list[KeyToPath] | None = Field(
+        None, max_length=64, description="Which keys; omitted: all.", json_schema_extra=_ITEMS
+    )
+    default_mode: int | None = Field(None, ge=0, le=0o777, description="Permissions of the files.")
+    optional: StrictBool | None = Field(None, description="Whether it may be missing; omitted: false.")
+
+
+class ConfigMapVolume(_KeysAsFiles):
     """Keys of a ConfigMap as files."""
 
     name: ObjectName = Field(description="Name of the ConfigMap.")
-    items: list[KeyToPath] | None = Field(
-        None, max_length=64, description="Which keys; omitted: all.", json_schema_extra=_ITEMS
-    )
-    default_mode: int | None = Field(None, ge=0, le=0o777, description="Permissions of the files.")
-    optional: StrictBool | None = Field(None, description="Whether it may be missing; omitted: false.")
 
 
-class SecretVolume(Block):
+class SecretVolume(_KeysAsFiles):
     """Keys of a Secret as files."""
 
-    secret_name: ObjectName = Field(description="Name of the Secret.")
-    items: list[KeyToPath] | None = Field(
-        None, max_length=64, description="Which keys; omitted: all.", json_schema_extra=_ITEMS
-    )
-    default_mode: int | None = Field(None, ge=0, le=0o777, description="Permissions of the files.")
-    optional: StrictBool | None = Field(None, description="Whether it may be missing; omitted: false.")
+    name: ObjectName = Field(alias="secretName", description="Name of the Secret.")
 
 
 class ClaimVolume(Block):

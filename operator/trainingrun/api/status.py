@@ -203,7 +203,7 @@ class Goodput(StatusBlock):
 class OutputStatus(StatusBlock):
     """What a complete run left."""
 
-    export: str = Field(max_length=1024, description="Where the exported model is.")
+    export: str = Field(max_length=1024, description="Where the exported model is: spec.output.uri.")
 
 
 class Failure(StatusBlock):
@@ -256,7 +256,9 @@ class EndedMember(StatusBlock):
 
 
 class Stepping(StatusBlock):
-    """What the newest epoch had reached when last heard of, should nobody be left to tell it to the next record."""
+    """What the newest epoch had reached when last heard of: nobody may be left to tell it to the next record, and the
+    last epoch has none.
+    """
 
     epoch: Count = Field(description="Its number.")
     first_step: Count = Field(description="First step that it trained.")

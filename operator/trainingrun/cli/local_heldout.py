@@ -21,7 +21,10 @@ class EvaluationFailed(Exception):
 
 
 def evaluate(trainer_python: str, model: str, spec: Mapping[str, Any], cache: Path) -> dict[str, float]:
-    """The figures of `trainer.evaluate`: losses and entropies in nats a token. Raises EvaluationFailed."""
+    """The figures of `trainer.evaluate`: losses and entropies in nats a token. `model`: its URI.
+
+    Raises EvaluationFailed.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""), checkout_roots()),

@@ -162,7 +162,8 @@ class Session:
         status = run.status if run is not None else {}
         epochs = len(store.epochs(name, run.uid)) if run is not None else 0
         logs = str(store.layout.run(name) / "logs")
-        report = build_report(name, status, outcome, epochs, words, str(self.request.location), logs)
+        location = self.request.spec["checkpoint"]["location"]["uri"]
+        report = build_report(name, status, outcome, epochs, words, location, logs)
         if outcome == "Failed" and condition(status, "Failed").get("status") != "True":
             report = replace(report, failure={"reason": reason_of(status, "Stalled")})
         return report

@@ -63,7 +63,7 @@ def build_report(
     location: str,
     logs: str,
 ) -> Report:
-    """`status` in API form; `location`: folder of the checkpoints; `last_words`: of the pod that finished."""
+    """`status` in API form; `location`: URI of the checkpoints; `last_words`: of the pod that finished."""
     progress = status.get("progress") or {}
     goodput = status.get("goodput") or {}
     disruptions = status.get("disruptions") or {}

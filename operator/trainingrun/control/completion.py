@@ -66,7 +66,8 @@ def hopeless(observed: Observed) -> Failure | None:
     """Something that would be the same after every restart, and that only a person can change."""
     for pod, end in observed.terminations:
         if end.exit_code in _HOPELESS:
-            reason = _HOPELESS[ExitCode(end.exit_code)]
+            known = _HOPELESS[ExitCode(end.exit_code)]
+            reason = Reason.LOCATION_IN_USE if end.reason == Reason.LOCATION_IN_USE else known
             first = Judgement(Cause.APPLICATION, pod.slot, pod.node, end.exit_code, end.message)
             return Failure(reason, end.message, first)
     return None

@@ -111,14 +111,18 @@ def _write(pod: Pod) -> dict[str, Any]:
     return data
 
 
-def stepping_to_keep(observed: Observed) -> dict[str, Any] | None:
-    """The block `status.accounting.stepping`: of the newest epoch, as heard now or as remembered."""
+def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str, Any] | None:
+    """The block `status.accounting.stepping`: of the newest epoch, as heard now, as remembered, or as told by the
+    last words of the run. It stays when the run is over: no record will ever tell of its last epoch.
+    """
     epoch = observed.epoch
     if epoch is None:
         return None
     known = _remembered(observed)
     if observed.view is not None and observed.view.progress is not None:
         known = _further(known, observed.view.progress.summary, epoch.epoch)
+    if final is not None:
+        known = _further(known, final.summary, epoch.epoch)
     if known is None or known.epoch != epoch.epoch:
         return None
     return {

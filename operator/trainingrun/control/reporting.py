@@ -82,8 +82,8 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
     ended = ends_to_keep(observed, report.newest_accounted)
     if ended and not report.over:
         status["accounting"]["ended"] = ended
-    stepping = stepping_to_keep(observed)
-    if stepping is not None and not report.over:
+    stepping = stepping_to_keep(observed, report.final)
+    if stepping is not None:
         status["accounting"]["stepping"] = stepping
     durable = checkpoint.get("durable")
     if durable is not None:

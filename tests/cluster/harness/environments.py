@@ -12,8 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.harness import cache, layout
+from tests.cluster.harness import layout
 from tests.cluster.harness.errors import HarnessError
+from tools import cache
 
 SOURCES = ("operator", "trainer_image")
 

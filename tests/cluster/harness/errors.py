@@ -1,11 +1,7 @@
-"""The one error of the harness: what is wrong, and what to do about it."""
+"""The one error of the harness: that of the tools which it builds with, so that one `except` catches both."""
 
 from __future__ import annotations
 
+from tools.errors import ToolError as HarnessError
 
-class HarnessError(Exception):
-    """`str()` is one line for a person; `hint` is the fix, if there is one."""
-
-    def __init__(self, text: str, hint: str = "") -> None:
-        super().__init__(text)
-        self.hint = hint
+__all__ = ["HarnessError"]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.harness import base_image, cache, layout
+from tests.cluster.harness import layout
+from tools import base_image, cache
 
 PAUSE_SOURCE = """
 #include <signal.h>
@@ -54,7 +55,7 @@ def python_config(environment: str) -> dict[str, Any]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     return {
-        "User": f"{layout.USER}:{layout.USER}" if environment else "",
+        "User": f"{base_image.USER}:{base_image.USER}" if environment else "",
         "Env": [f"{name}={value}" for name, value in variables.items() if value],
         "Cmd": ["python3"],
         "WorkingDir": "/tmp" if environment else "/",

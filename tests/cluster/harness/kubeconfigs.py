@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster.harness import cache
+from tools import cache
 
 
 def write(path: Path, server: str, ca: Path, user: Mapping[str, str]) -> None:

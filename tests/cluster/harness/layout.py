@@ -1,7 +1,7 @@
 """Names, addresses and paths of the test cluster, all in one place.
 
 Names and addresses are machine-wide: only one such cluster can exist on a machine (see `lock`). Everything it
-writes is below one state folder, everything it builds below one cache folder. Pure: nothing here touches the machine.
+writes is below one state folder; what is built and kept is in tools.cache. Pure: nothing here touches the machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,6 @@ OPERATOR_IMAGE = "localhost/trainingrun-operator:test"
 PAUSE_IMAGE = "localhost/trainingrun-pause:1"
 IN_CONTAINERS = Path("/opt/trainingrun")  # environments and checkout, read-only, in every container
 CONTAINER_PYTHON = Path("/usr/bin/python3")  # the same path on the host and in the base image
-USER = 65532
-
-
-def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainingrun" / "cluster"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tests.cluster.harness import cache, layout
+from tests.cluster.harness import layout
 from tests.cluster.harness.errors import HarnessError
+from tools import cache
 
 HOLD = Path("/run/lock/trainingrun-cluster.lock")
 COMMAND = Path("/run/lock/trainingrun-cluster.command.lock")

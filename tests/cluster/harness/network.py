@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.harness import cache, layout
+from tests.cluster.harness import layout
 from tests.cluster.harness.layout import Node
+from tools import cache
 
 CLONE_NEWNET = 0x40000000
 

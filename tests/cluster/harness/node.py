@@ -12,11 +12,12 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster.harness import cache, cgroups, mounts, network, node_runtime, processes
+from tests.cluster.harness import cgroups, mounts, network, node_runtime, processes
 from tests.cluster.harness.api import Api, wait_until
 from tests.cluster.harness.errors import HarnessError
 from tests.cluster.harness.layout import Layout, Node
 from tests.cluster.harness.processes import Daemons
+from tools import cache
 
 
 def configure(node: Node, pki: Path, shared_mounts: Mapping[str, Path]) -> None:

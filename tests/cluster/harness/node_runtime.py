@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.harness import cache, layout
+from tests.cluster.harness import layout
 from tests.cluster.harness.layout import Node
+from tools import cache
 
 
 def containerd_toml(node: Node) -> str:

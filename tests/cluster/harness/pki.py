@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.harness import cache, kubeconfigs, layout
+from tests.cluster.harness import kubeconfigs, layout
 from tests.cluster.harness.layout import Layout
+from tools import cache
 
 DAYS = "365"
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.harness import cache
 from tests.cluster.harness.errors import HarnessError
+from tools import cache
 
 PROC = Path("/proc")
 

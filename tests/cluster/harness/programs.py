@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.cluster.harness import cache
 from tests.cluster.harness.errors import HarnessError
+from tools import cache
 
 MODULE = Path(__file__).parent / "binaries"
 PROGRAMS = {

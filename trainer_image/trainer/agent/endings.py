@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from trainer.errors import ConfigError
 from trainer.job import Mailbox
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import Directive, Termination
@@ -22,8 +23,8 @@ class Ending(Exception):
 class BadConfiguration(Ending):
     """Can never work; the message names what is wrong and what would be right."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Termination(ExitCode.BAD_CONFIGURATION, "BadConfiguration", message))
+    def __init__(self, message: str, reason: str = ConfigError.reason) -> None:
+        super().__init__(Termination(ExitCode.BAD_CONFIGURATION, reason, message))
 
 
 class MembershipLost(Ending):

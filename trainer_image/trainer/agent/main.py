@@ -35,7 +35,7 @@ from trainer.agent.startup import Loader, get_ready
 from trainer.agent.survey import Survey
 from trainer.agent.warm import WarmServer
 from trainer.agent.wire_client import Connection
-from trainer.errors import TrainerError
+from trainer.errors import ConfigError, TrainerError
 from trainingrun.protocol import PROTOCOL_MAX, PROTOCOL_MIN, names
 from trainingrun.protocol.exit_codes import NEVER_RESTARTED, ExitCode
 from trainingrun.protocol.messages import AgentPhase, JoinRequest, Termination
@@ -172,6 +172,8 @@ def process_exit_code(code: int, restart_policy: str) -> int:
 
 
 def _ending_for(error: TrainerError) -> Ending:
+    if isinstance(error, ConfigError):
+        return BadConfiguration(str(error), error.reason)
     return BadConfiguration(str(error)) if error.exit_code in NEVER_RESTARTED else Broken(str(error))
 
 

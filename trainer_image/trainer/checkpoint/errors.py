@@ -70,6 +70,8 @@ class SnapshotFailed(TrainerError):
 class LocationTaken(ConfigError):
     """The checkpoint location belongs to another run, perhaps one of the same name that was deleted."""
 
+    reason = "LocationInUse"
+
     def __init__(self, location: Path, owner_name: str, owner_uid: str, run_name: str) -> None:
         owner = f"run {owner_name}"
         if owner_name == run_name:

@@ -20,8 +20,14 @@ class BadSetting(UserError):
     """An environment variable of the operator is missing or cannot be what it says."""
 
 
-def _setting(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
-    metadata = {"help": help, "choices": choices}
+def _setting(
+    help: str,
+    default: Any = dataclasses.MISSING,
+    choices: tuple[str, ...] = (),
+    least: int = 0,
+    most: int | None = None,
+) -> Any:
+    metadata = {"help": help, "choices": choices, "least": least, "most": most}
     if default is dataclasses.MISSING:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -49,21 +55,29 @@ class KubeSettings:
     )
     log_format: str = _setting("how a line of the log looks", "plain", ("plain", "json"))
     log_level: str = _setting("least level that is logged", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
-    request_seconds: float = _setting("longest wait for an answer of the API server", 5.0)
-    membership_seconds: float = _setting("longest wait for an answer of membership", 2.0)
-    resync_seconds: float = _setting("all runs are looked at this often, whatever was heard", 30.0)
+    request_seconds: float = _setting("longest wait for an answer of the API server", 5.0, least=1, most=60)
+    membership_seconds: float = _setting(
+        "longest wait of the controller for an answer of membership", 2.0, least=1, most=60
+    )
+    resync_seconds: float = _setting("all runs are looked at this often, whatever was heard", 30.0, least=1)
     cache_seconds: float = _setting("age at which the lists of nodes and of run names are read anew", 5.0)
     watch_inactivity_seconds: float = _setting(
-        "a watch without a sign of life for this long is begun anew", 70.0
+        "a watch without a sign of life for this long is begun anew; the API server gives one about each minute",
+        70.0,
+        least=10,
     )
-    watch_compare_seconds: float = _setting("what the watches told is compared with lists this often", 10.0)
+    watch_compare_seconds: float = _setting(
+        "what the watches told is compared with lists this often", 10.0, least=1, most=30
+    )
     watch_stale_seconds: float = _setting(
-        "how far a watch may be behind the lists before the program is not ready", 20.0
+        "how far a watch may be behind the lists before the controller is not ready", 20.0, least=1
     )
     watch_dead_seconds: float = _setting(
-        "and how much longer before it is not healthy, and so restarted", 60.0
+        "how much longer a watch may be behind before the controller is not healthy, and so restarted", 60.0
     )
-    heartbeat_seconds: float = _setting("longest silence of the control loop of a healthy program", 120.0)
+    heartbeat_seconds: float = _setting(
+        "longest silence of the control loop of a healthy program", 120.0, least=1
+    )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> KubeSettings:
@@ -107,6 +121,8 @@ def _parse(item: dataclasses.Field[Any], text: str) -> Any:
         number = int(text) if kind == "int" else float(text)
     except ValueError:
         number = -1
-    if not 0 <= number < float("inf"):
-        raise BadSetting(f"{variable(item)}: {text!r} is no number from 0 on: {item.metadata['help']}")
+    least, most = item.metadata["least"], item.metadata["most"]
+    if not least <= number < float("inf") or (most is not None and number > most):
+        allowed = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise BadSetting(f"{variable(item)}: {text!r} is no number {allowed}: {item.metadata['help']}")
     return number

@@ -1,7 +1,7 @@
 """What is built once and kept: folders and files named by everything that decides their content.
 
 A thing appears under its name only when it is complete (made beside it, then renamed), so an interrupted build
-leaves nothing that looks finished. Called by everything that builds.
+leaves nothing that looks finished. Called by everything that builds: the images that are checked, the test cluster.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.harness import layout
-from tests.cluster.harness.errors import HarnessError
+from tools.errors import ToolError
+
+FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainingrun" / "cluster"
 
 
 def say(text: str) -> None:
-    print(f"cluster: {text}", file=sys.stderr, flush=True)
+    print(f"setup: {text}", file=sys.stderr, flush=True)
 
 
 def key(*parts: str | bytes) -> str:
@@ -35,7 +36,7 @@ def key(*parts: str | bytes) -> str:
 
 
 def folder(name: str) -> Path:
-    path = layout.cache() / name
+    path = FOLDER / name
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -67,7 +68,7 @@ def publishing(target: Path) -> Iterator[Path]:
 
 
 def run(*command: str | Path, cwd: Path | None = None, timeout_seconds: float = 1800.0, **extra: str) -> str:
-    """Runs a program and gives its stdout. Raises HarnessError with the end of its stderr."""
+    """Runs a program and gives its stdout. Raises ToolError with the end of its stderr."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -80,10 +81,10 @@ def run(*command: str | Path, cwd: Path | None = None, timeout_seconds: float = 
             timeout=timeout_seconds,
         )
     except FileNotFoundError as error:
-        raise HarnessError(f"the program {words[0]} is not on this machine") from error
+        raise ToolError(f"the program {words[0]} is not on this machine") from error
     except subprocess.TimeoutExpired as error:
-        raise HarnessError(f"{' '.join(words[:6])} did not end within {timeout_seconds:.0f} s") from error
+        raise ToolError(f"{' '.join(words[:6])} did not end within {timeout_seconds:.0f} s") from error
     if done.returncode:
         last = (done.stderr or done.stdout).strip()[-600:]
-        raise HarnessError(f"{' '.join(words[:8])} failed with exit code {done.returncode}: {last}")
+        raise ToolError(f"{' '.join(words[:8])} failed with exit code {done.returncode}: {last}")
     return done.stdout

@@ -1,7 +1,7 @@
-"""The file system that every test container has: a minimal Debian with Python, made once with debootstrap.
+"""The file system below every image that tests use: a minimal Debian with Python, made once with debootstrap.
 
 It comes from the machine's own apt source, so it works wherever apt does. The environments and the checkout are
-not in it: they are mounted (see `node_runtime`), or every change of code would mean a new image.
+not in it: the test cluster mounts them, and an image that is checked adds them by its Dockerfile.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.cluster.harness import cache, layout
-from tests.cluster.harness.errors import HarnessError
+from tools import cache
+from tools.errors import ToolError
 
 SUITE = "bookworm"  # its Python is 3.11, for which the project's versions are pinned
 INCLUDE = "ca-certificates,python3,python3-venv,procps,iproute2"
+USER = 65532  # whom pods run as
 RECIPE = "1"  # raise it when prepare() changes
 UNNEEDED = (
     "usr/share/doc",
@@ -26,7 +27,7 @@ UNNEEDED = (
 
 
 def apt_source(root: Path = Path("/etc/apt")) -> str:
-    """The address from which this machine's apt takes the suite. Raises HarnessError when it takes it from nowhere."""
+    """The address from which this machine's apt takes the suite. Raises ToolError when it takes it from nowhere."""
     for listing in [root / "sources.list", *sorted((root / "sources.list.d").glob("*"))]:
         if not listing.is_file():
             continue
@@ -36,7 +37,7 @@ def apt_source(root: Path = Path("/etc/apt")) -> str:
         found = _from_paragraphs(text) if listing.suffix == ".sources" else _from_lines(text)
         if found:
             return found
-    raise HarnessError(
+    raise ToolError(
         f"apt of this machine has no source for Debian {SUITE}, from which the base image is made",
         f"add one to /etc/apt/sources.list: deb ADDRESS {SUITE} main",
     )
@@ -88,6 +89,6 @@ def prepare(root: Path) -> None:
     for name in UNNEEDED:
         shutil.rmtree(root / name, ignore_errors=True)
     with (root / "etc/passwd").open("a") as users:
-        users.write(f"trainingrun:x:{layout.USER}:{layout.USER}:trainingrun:/tmp:/usr/sbin/nologin\n")
+        users.write(f"trainingrun:x:{USER}:{USER}:trainingrun:/tmp:/usr/sbin/nologin\n")
     with (root / "etc/group").open("a") as groups:
-        groups.write(f"trainingrun:x:{layout.USER}:\n")
+        groups.write(f"trainingrun:x:{USER}:\n")
