@@ -89,7 +89,55 @@ def test_a_holder_that_is_lost_during_the_transfer_is_the_reason_and_not_the_sna
     world.pass_until(lambda: world.epoch.epoch == 4)
     record = world.epoch
     assert (record.trigger, record.damaged) == (Trigger.MEMBER_LOST, ())
+    assert record.restore.source is RestoreSource.DURABLE, "it did not come back"
     assert [lost.slot for lost in record.lost] == [0]
+
+
+def test_the_only_holder_is_waited_for_when_its_container_starts_again():
+    world = two_of_three_are_replaced()
+    grown = world.epoch
+    world.agents[0].kill()
+    world.pass_time(3)
+    assert world.epoch is grown
+    assert world.service.view.waiting_for.startswith("the newest state is in the memory of slot 0 only")
+    world.agents[0].restart().warm_seconds = 4.0
+    world.pass_until(lambda: world.epoch.epoch == 4)
+    assert world.epoch.restore == grown.restore and lost_steps(world) == 0
+    assert [lost.slot for lost in world.epoch.lost] == [0]
+    world.pass_until(lambda: world.all_running(world.epoch))
+
+
+def test_a_holder_that_is_seated_anew_before_it_counts_as_lost_is_waited_for_too():
+    world = two_of_three_are_replaced()
+    grown = world.epoch
+    world.agents[0].restart().warm_seconds = 4.0
+    world.pass_until(lambda: world.epoch.epoch == 4)
+    assert world.epoch.restore == grown.restore and lost_steps(world) == 0
+
+
+@pytest.mark.parametrize("gone", ["for good", "back, but never ready", "another pod", "it said goodbye"])
+def test_a_holder_that_does_not_come_back_with_its_memory_is_not_waited_for_long(gone):
+    world = two_of_three_are_replaced()
+    if gone == "it said goodbye":
+        world.agents[0].leaves()
+    elif gone == "another pod":
+        world.agents[0].replaced().warm_seconds = 100.0
+    elif gone == "back, but never ready":
+        world.agents[0].restart().warm_seconds = 100.0
+    else:
+        world.agents[0].kill()
+    took = world.pass_until(lambda: world.epoch.epoch == 4)
+    expected = {"for good": 5.5, "back, but never ready": 30.2, "another pod": 0.3, "it said goodbye": 0.3}
+    assert took == pytest.approx(expected[gone], abs=0.5)
+    assert (world.epoch.restore.source, world.epoch.restore.step) == (RestoreSource.DURABLE, 4)
+
+
+def test_nobody_is_waited_for_while_another_member_holds_the_state_too():
+    world = World(sizes=(1, 2)).running(2)
+    world.save(1, 1)
+    world.agents[1].kill()
+    assert world.pass_until(lambda: world.epoch.epoch == 2) < 1.0
+    assert world.epoch.restore.source is RestoreSource.MEMORY
 
 
 def test_a_snapshot_that_arrived_wrong_each_time_is_named_and_not_used_again():
