@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.operator.membership_records import RUN
 
 from trainingrun.membership.errors import Refused, UnknownSession
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import (
     AgentPhase,
     Directive,
@@ -106,6 +107,13 @@ class ModelAgent:
         self.exits = (RankExit(self.slot, 0, exit_code, message),)
         self.damaged = (*self.damaged, damaged) if damaged else self.damaged
         self.world.ranks_lost(self)
+
+    def fetch_fails(self, why: str = "slot 0: connection refused") -> None:
+        """It cannot get the restore point from its peers, so its ranks are not started; those of others wait."""
+        self.phase = AgentPhase.FAILED
+        message = f"pieces [(0, 0, 0)] of step {self.step} cannot be fetched: {why}"
+        self.exits = (RankExit(self.slot, 0, ExitCode.NOT_FETCHED, message),)
+        self.report_at = self.world.clock.now()
 
     # what it does by itself
 

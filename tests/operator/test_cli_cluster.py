@@ -16,6 +16,7 @@ from trainingrun.api.conditions import timestamp
 from trainingrun.api.errors import CliExit
 from trainingrun.cli.cluster_rbac import NEEDS, SEARCH
 from trainingrun.cli.main import app
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.records import RankExit, RestoreSource, Trigger
 
 # list
@@ -99,6 +100,15 @@ def test_a_dead_process_is_told_with_its_seat_node_and_exit_code() -> None:
     assert "ProcessDied" in row
     assert "step 100, durable checkpoint" in row
     assert row.split()[-2:] == ["30", "-"]
+
+
+def test_a_restore_that_failed_is_told_with_what_was_damaged_or_that_it_was_only_not_fetched() -> None:
+    api, failed = a_cluster(), {"trigger": Trigger.RESTORE_FAILED, "restore_step": 100}
+    api.add_record(an_epoch_record(3, exits=(RankExit(1, 0, ExitCode.NOT_FETCHED),), **failed))
+    api.add_record(an_epoch_record(4, exits=(RankExit(1, 0, 65),), damaged=("memory:x",), **failed))
+    *_, not_fetched, damaged = rows_after(call(api, "describe", "demo").stdout, "Epochs", 4)
+    assert "slot 1 on node-1: could not fetch the state" in not_fetched
+    assert "memory:x damaged" in damaged
 
 
 def test_only_the_newest_epochs_are_shown_unless_all_are_wanted() -> None:

@@ -20,6 +20,7 @@ from trainingrun.control.decide import decide
 from trainingrun.control.failures import RULES, judge
 from trainingrun.control.remembered import member_pods
 from trainingrun.ports import PodPhase
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import Termination
 from trainingrun.protocol.records import Lost, RankExit, Trigger
 
@@ -142,6 +143,17 @@ def test_a_damaged_checkpoint_is_infrastructure():
         a_run().pod(0).pod(1), trigger=Trigger.RESTORE_FAILED, damaged=("step-00000020.e0001",), slots=(0, 1)
     )
     assert (found.cause, found.message) == ("Infrastructure", "damaged: step-00000020.e0001")
+
+
+def test_a_state_that_could_not_be_fetched_is_infrastructure_whatever_broke_the_connection():
+    exits = (
+        RankExit(
+            2, 0, ExitCode.NOT_FETCHED, "pieces cannot be fetched: [Errno 104] Connection reset by peer"
+        ),
+    )
+    found = cause(a_run().pod(0).pod(1), trigger=Trigger.RESTORE_FAILED, slots=(0, 1), exits=exits)
+    assert (found.cause, found.slot, found.exit_code) == ("Infrastructure", 2, 67)
+    assert "cannot be fetched" in found.message
 
 
 def test_every_rule_says_what_it_is_for():

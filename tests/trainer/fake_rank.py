@@ -76,18 +76,22 @@ def write_snapshot(job: RankJob, rank: int, local_rank: int, step: int) -> None:
 def sealed(
     epoch: int, step: int, layout: tuple[int, int, int], piece: tuple[int, int, int], size: int = 0
 ) -> bytes:
-    """A snapshot file of this many bytes of nothing."""
-    end = form.HEADER_BYTES + size
+    """A snapshot file with one tensor of this many bytes, which are other ones in each piece and step."""
+    content = bytes([(epoch + step + 16 * piece[0] + 4 * piece[1] + piece[2]) % 256]) * size
+    index = form.pack_index([form.Entry("x", "uint8", (size,), (0,), (size,), 0, size)])
+    tail = json.dumps({"scalars": {}, "sums": [form.checksum(content)]}).encode()
+    data = form.aligned(form.HEADER_BYTES + len(index))
     header = form.Header(
         epoch=epoch,
         step=step,
         layout=layout,
         piece=piece,
-        data=form.HEADER_BYTES,
-        index=(form.HEADER_BYTES, 0, 0),
-        tail=(end, 0, 0),
+        data=data,
+        index=(form.HEADER_BYTES, len(index), form.checksum(index)),
+        tail=(data + size, len(tail), form.checksum(tail)),
     )
-    return form.pack_header(header).ljust(end, b"\0")
+    start = form.pack_header(header).ljust(form.HEADER_BYTES, b"\0") + index
+    return start.ljust(data, b"\0") + content + tail
 
 
 def note(job: RankJob, rank: int, what: str) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.trainer.agent_process import AgentProcess, agents, children, wait_gone, wait_until
 from tests.trainer.fake_membership import FakeMembership
+from tests.trainer.snapshot_peers import PIECES, WANTED, a_scripted_peer, hold
 
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, DirectiveKind
 from trainingrun.protocol.records import Restore, RestoreSource
 
@@ -216,7 +220,7 @@ def test_a_node_fetches_the_pieces_that_it_lacks_before_its_ranks_start(world: W
     record = membership.record((0, 1), nonce, restore)
     membership.start(record)
     files = [note["files"] for note in joiner.wait_notes("entered", record.epoch)]
-    assert files == [[f"e{held.epoch:04d}.r{rank}.{'ab'[held.step % 2]}.snap" for rank in (0, 1)]] * 2
+    assert files == [[f"e{held.epoch:04d}.s{held.step:08d}.p0-0-{tensor}.snap" for tensor in (0, 1)]] * 2
     assert membership.wait_step(0, held.step + 1, record.epoch).phase is AgentPhase.RUNNING
 
     # and when nobody can give them, the epoch fails and says what is missing
@@ -226,8 +230,35 @@ def test_a_node_fetches_the_pieces_that_it_lacks_before_its_ranks_start(world: W
     )
     for slot in (0, 1):
         failure = membership.wait_phase(slot, AgentPhase.FAILED).exits[0]
-        assert failure.exit_code == 65
+        assert failure.exit_code == ExitCode.NOT_FETCHED
+        assert "memory:step-00000001.e0001" not in membership.seats[slot].report.damaged
         assert "pieces [(0, 0, 0), (0, 0, 1)] of step 1 (epoch 1) cannot be fetched" in failure.message
+
+
+def test_a_fetch_goes_on_when_the_same_record_is_told_again(world: World) -> None:
+    membership, (holder, joiner) = world.membership, world.agents
+    nonce = membership.prepare((0, 1))
+    for path in (joiner.folder / "snapshots").rglob("*.snap"):
+        path.unlink()
+    hold(holder.folder / "snapshots", PIECES[:2], 1000)
+    restore = Restore(RestoreSource.MEMORY, WANTED.step, WANTED.epoch, layout=(1, 1, 2), holders=(0,))
+
+    def slowly(number: int, whole: bytes) -> bytes:
+        asked.set()
+        told_again.wait(20)
+        return whole
+
+    asked, told_again = threading.Event(), threading.Event()
+    with a_scripted_peer(0, slowly, PIECES[:2]) as peer:
+        record = membership.record((0, 1), nonce, restore)
+        served = replace(record.members[0], peer_port=peer.peer_port)
+        membership.start(replace(record, members=(served, record.members[1])))
+        assert asked.wait(20)
+        membership.direct(1, DirectiveKind.START, epoch=record.epoch, record=record)
+        time.sleep(0.5)  # a report or two, so that it has heard it
+        told_again.set()
+        assert len(joiner.wait_notes("entered", record.epoch)[0]["files"]) == 2
+    assert membership.wait_step(0, WANTED.step + 1, record.epoch).phase is AgentPhase.RUNNING
 
 
 def test_fifty_restarts_leak_nothing(world: World) -> None:

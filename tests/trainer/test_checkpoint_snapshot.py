@@ -80,7 +80,7 @@ def test_the_restore_point_of_an_older_epoch_stays_until_a_newer_one_is_protecte
     old.protect(4, 10)
     fetched = memory / "fetched"
     fetched.mkdir()
-    shutil.copy(files_of(memory, 4, 10)[0], fetched / "e0004.r1.a.snap")
+    shutil.copy(files_of(memory, 4, 10)[0], fetched / snapshot_format.fetched_name(4, 10, (0, 0, 0)))
     new, _ = a_writer(memory, epoch=5, tensors=tensors)
     new.protect(4, 10)
     for step in (11, 12, 13):

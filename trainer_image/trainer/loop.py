@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from trainer.checkpoint.errors import SaveFailed
 from trainer.checkpoint.restore import from_durable, from_snapshots
+from trainer.checkpoint.snapshot_format import snapshot_name
 from trainer.config import TrainerConfig
 from trainer.data.batches import BatchReader
 from trainer.data.prepare import PreparedData
@@ -108,7 +109,7 @@ def restore(run: Run) -> None:
             scalars = from_durable(run.config.checkpoint.location, point.manifest, run.state.tensors())
         run.state.load_scalars(scalars)
         if run.state.step != point.step:
-            name = point.manifest or f"snapshot of epoch {point.epoch}"
+            name = point.manifest or snapshot_name(point.epoch, point.step)
             raise CheckpointDamaged(name, f"it holds step {run.state.step}, not {point.step}")
     run.reporter.restored(time.monotonic() - started)
     say(run, "")

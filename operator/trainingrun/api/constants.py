@@ -155,6 +155,7 @@ class EventReason(StrEnum):
     SHRUNK = "Shrunk"
     CHECKPOINT_SAVED = "CheckpointSaved"
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    RESTORE_FAILED = "RestoreFailed"  # and nothing is damaged
     CHECKPOINT_STALE = "CheckpointStale"
     NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     MEMBERSHIP_UNREACHABLE = "MembershipUnreachable"

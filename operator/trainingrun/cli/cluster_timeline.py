@@ -18,6 +18,7 @@ from trainingrun.cli.output import one_line, table
 from trainingrun.cluster.kubernetes import records
 from trainingrun.control.failures import is_disruption
 from trainingrun.control.ledger import steps_lost, summary_of
+from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.records import Epoch, RestoreSource, Trigger
 from trainingrun.protocol.wire import WireError
 
@@ -156,7 +157,13 @@ def _losses(before: Epoch | None, record: Epoch) -> tuple[str, ...]:
     if record.lost:
         return tuple(f"slot {one.slot} on {one.node}: {one.reason}" for one in record.lost)
     if record.trigger is Trigger.RESTORE_FAILED:
-        return tuple(f"{name} damaged" for name in record.damaged)
+        known = before.damaged if before is not None else ()
+        if found := [name for name in record.damaged if name not in known]:
+            return tuple(f"{name} damaged" for name in found)
+        failed = (one for one in record.exits if one.exit_code == ExitCode.NOT_FETCHED)
+        return tuple(
+            f"slot {one.slot} on {nodes.get(one.slot, 'a node')}: could not fetch the state" for one in failed
+        )
     if record.trigger is not Trigger.PROCESS_DIED:
         return ()
     ends = [one for one in record.exits if one.exit_code]

@@ -118,11 +118,17 @@ def _gather(record: Epoch, before: Epoch | None, pods: Pods, nodes: Mapping[str,
     faults = [end for end in record.exits if end.exit_code not in NOT_A_FAULT]
     if gone:
         faults = [end for end in faults if end.slot in gone]
-    first_hand = [end for end in faults if not _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:])]
+    first_hand = [end for end in faults if not _is_consequence(end)]
     found = [pods.get((lost.slot, lost.incarnation)) for lost in record.lost]
     lost_pods = [without_old_words(pod, before) for pod in found if pod is not None]
     dead = {lost.node for lost in record.lost if is_away(lost.node, nodes)}
     return Evidence(record, tuple(first_hand), record.lost, tuple(lost_pods), frozenset(dead))
+
+
+def _is_consequence(end: RankExit) -> bool:
+    """The other end of its collective went away. A node that could not fetch had no ranks yet, whatever broke."""
+    fetching = end.exit_code == ExitCode.NOT_FETCHED
+    return not fetching and _BROKEN_COLLECTIVE.search(end.message[-_LAST_WORDS:]) is not None
 
 
 def without_old_words(pod: Pod, before: Epoch | None) -> Pod:
@@ -160,6 +166,12 @@ def _damaged_checkpoint(evidence: Evidence) -> Cause | None:
     codes = {end.exit_code for end in evidence.exits}
     damaged = evidence.record.damaged and evidence.record.trigger is Trigger.RESTORE_FAILED
     return Cause.INFRASTRUCTURE if damaged or ExitCode.CHECKPOINT_DAMAGED in codes else None
+
+
+def _not_fetched(evidence: Evidence) -> Cause | None:
+    """A node could not get the state from those that hold it: the network between them, or its own memory is full."""
+    found = any(end.exit_code == ExitCode.NOT_FETCHED for end in evidence.exits)
+    return Cause.INFRASTRUCTURE if found else None
 
 
 def _dead_node(evidence: Evidence) -> Cause | None:
@@ -208,6 +220,7 @@ def _anything_else(evidence: Evidence) -> Cause | None:
 RULES: tuple[Callable[[Evidence], Cause | None], ...] = (
     _reclaimed,
     _damaged_checkpoint,
+    _not_fetched,
     _dead_node,
     _out_of_memory,
     _surroundings,

@@ -119,8 +119,7 @@ def _tell_recovery(
     if record.lost:
         reason, what = what_was_lost(record, ended, observed, item.cause)
     elif record.trigger is Trigger.RESTORE_FAILED:
-        what = f"checkpoint damaged: {', '.join(record.damaged) or 'unknown'}"
-        reason = EventReason.CHECKPOINT_DAMAGED
+        reason, what = _what_failed_to_restore(ended, record, item)
     else:
         what = f"a process on {item.node or 'a node'} died"
         reason = EventReason.PROCESS_DIED
@@ -130,6 +129,16 @@ def _tell_recovery(
     size = _step_of_size(ended, record)
     text = f"{what} ({item.cause}): {size}, {_from(record)}, {_steps(item.lost_steps)} lost{took}"
     return EventRecord(now, "Warning", reason, text)
+
+
+def _what_failed_to_restore(ended: Epoch | None, record: Epoch, item: Disruption) -> tuple[EventReason, str]:
+    known = set(ended.damaged) if ended is not None else set()
+    if found := [name for name in record.damaged if name not in known]:
+        return EventReason.CHECKPOINT_DAMAGED, f"checkpoint damaged: {', '.join(found)}"
+    return (
+        EventReason.RESTORE_FAILED,
+        f"{item.node or 'a node'} could not fetch the state; nothing is damaged",
+    )
 
 
 def _from(record: Epoch) -> str:

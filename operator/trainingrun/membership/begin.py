@@ -2,7 +2,7 @@
 idle.
 
 Losses settle first, so that a burst is one change. A process death does not wait, except for who has not come
-back yet after a restart of this service, and except when ranks die again and again without progress. Growth
+back yet after a restart of this service, and except when epochs fail again and again without progress. Growth
 is voluntary: it waits until the running epoch has stepped and its hold is over, and never begins while the
 service doubts itself.
 """
@@ -96,11 +96,12 @@ def _involuntary(
     if evidence.absent:
         slots = ", ".join(str(member.slot) for member in evidence.absent)
         return Wait(f"slots {slots} have not been heard since this service started")
-    if evidence.trigger is Trigger.PROCESS_DIED and evidence.first_end_at is not None and not scene.advanced:
+    if evidence.may_repeat and evidence.first_end_at is not None and not scene.advanced:
         deaths = scene.lineage.futile_deaths + 1
         pause = backoff_seconds(deaths, settings.backoff_cap_seconds)
         if now < evidence.first_end_at + pause:
-            return Wait(f"backing off for {pause:.0f} s: ranks died {deaths} times in a row without progress")
+            what = "ranks died" if evidence.trigger is Trigger.PROCESS_DIED else "the restore failed"
+            return Wait(f"backing off for {pause:.0f} s: {what} {deaths} times in a row without progress")
     last_loss = evidence.last_loss_at
     if not evidence.ended and last_loss is not None and now < last_loss + settings.settle_seconds:
         return Wait("losses are settling")
@@ -125,7 +126,7 @@ def describe(scene: Scene) -> str:
         for rank_exit in evidence.exits.values()
     ]
     if evidence.restore_failed:
-        parts.append(f"restore failed ({', '.join(sorted(evidence.damaged))})")
+        parts.append(f"restore failed ({', '.join(sorted(evidence.damaged)) or 'nothing is damaged'})")
     if not parts and (evidence.ended or evidence.committed):
         parts.append("ranks are stopped")
     return "; ".join(parts) or "more nodes are ready"

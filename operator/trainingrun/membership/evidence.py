@@ -19,6 +19,7 @@ from trainingrun.protocol.messages import AgentPhase
 from trainingrun.protocol.records import Epoch, Lost, Member, RankExit, Trigger
 
 ENDED = frozenset({AgentPhase.FAILED, AgentPhase.IDLE})
+_NOT_RESTORED = frozenset({ExitCode.CHECKPOINT_DAMAGED, ExitCode.NOT_FETCHED})
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,8 @@ class Evidence:
         self.losses: dict[str, Loss] = {}  # by session
         self.ended: dict[str, Sighting] = {}  # by session: its ranks of this epoch run no more
         self.exits: dict[tuple[int, int], RankExit] = {}
-        self._damaged: set[str] = set()  # named by agents
-        self._unreadable = ""  # the restore point, when it failed and nobody named what is damaged
-        self._restore_failed = False
+        self.damaged: set[str] = set()  # named by agents, and new; a transfer that failed names nothing
+        self.restore_failed = False
         self.absent: tuple[Member, ...] = ()  # not seen since this service started or took over; not yet lost
         self._asked: set[str] = set()  # nonces of the proposals that stopped ranks of this epoch
         self.committed = False
@@ -54,13 +54,11 @@ class Evidence:
         return bool(self.losses or self.ended)
 
     @property
-    def damaged(self) -> set[str]:
-        """What this epoch found damaged. A snapshot that could not be fetched from a lost member is not."""
-        return self._damaged | ({self._unreadable} - {""} if not self.losses else set())
-
-    @property
-    def restore_failed(self) -> bool:
-        return self._restore_failed or bool(self._unreadable and not self.losses)
+    def may_repeat(self) -> bool:
+        """Nothing that ended this epoch is out of the way in the next: no member, and no damaged restore point."""
+        return self.trigger is Trigger.PROCESS_DIED or (
+            self.trigger is Trigger.RESTORE_FAILED and not self.damaged
+        )
 
     @property
     def trigger(self) -> Trigger:
@@ -148,14 +146,11 @@ class Evidence:
             return
         for rank_exit in report.exits:
             self.exits[(rank_exit.slot, rank_exit.local_rank)] = rank_exit
-        restored_from = restore_name(current)
-        failed = any(rank_exit.exit_code == ExitCode.CHECKPOINT_DAMAGED for rank_exit in report.exits)
         named = set(report.damaged) - self._known_damage
-        self._damaged |= named
-        if failed and not named:
-            self._unreadable = restored_from
-        if named and (failed or restored_from in named):
-            self._restore_failed = True
+        self.damaged |= named
+        failed = any(rank_exit.exit_code in _NOT_RESTORED for rank_exit in report.exits)
+        if failed or restore_name(current) in named:
+            self.restore_failed = True
 
 
 def carries_on(seat: Seat, current: Epoch) -> bool:

@@ -15,9 +15,8 @@ class Lineage:
         self.sessions: frozenset[str] = frozenset()  # of the newest epoch's members
         self.damaged: set[str] = set()
         self.durable: dict[str, int] = {}  # every checkpoint ever known to be committed: name -> step
-        self.futile_deaths = (
-            0  # epochs in a row that died by a process without a step beyond their restore point
-        )
+        # Epochs in a row that died by a process, or could not fetch, without a step beyond their restore point.
+        self.futile_deaths = 0
 
     @property
     def epoch(self) -> int:
@@ -28,6 +27,7 @@ class Lineage:
         before = self.newest
         if record.epoch <= self.epoch:
             return False
+        found_damage = not self.damaged.issuperset(record.damaged)
         self.damaged.update(record.damaged)
         if record.previous.durable:
             self.durable[record.previous.durable] = record.previous.durable_step
@@ -39,7 +39,9 @@ class Lineage:
             )
             if advanced:
                 self.futile_deaths = 0
-            elif record.trigger is Trigger.PROCESS_DIED:
+            elif record.trigger is Trigger.PROCESS_DIED or (
+                record.trigger is Trigger.RESTORE_FAILED and not found_damage
+            ):
                 self.futile_deaths += 1
         self.newest = record
         self.sessions = frozenset(member.session for member in record.members)

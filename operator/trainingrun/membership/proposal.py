@@ -9,7 +9,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trainingrun.membership.begin import Begin, Stage, begin, describe, too_few
@@ -169,6 +169,9 @@ class Proposer:
         if not all(seat.prepared == proposal.nonce for seat in members) or self._settling(scene, now):
             return
         restore = scene.restore(members)
+        if awaited := scene.worth_waiting_for(members, restore, now):
+            self._say_awaited(awaited, effects)
+            return
         if isinstance(restore, Blocked):
             self.proposal = None
             self._say_blocked(restore, effects)
@@ -203,6 +206,12 @@ class Proposer:
     def _settling(self, scene: Scene, now: float) -> bool:
         last = scene.evidence.last_loss_at
         return last is not None and now < last + self._settings.settle_seconds
+
+    def _say_awaited(self, slots: Sequence[int], effects: list[Effect]) -> None:
+        text = f"the newest state is in the memory of slot {', '.join(map(str, slots))} only, which may come back"
+        if self.waiting_for != text:
+            self.waiting_for = text
+            effects.append(Note(text))
 
     def _say_blocked(self, blocked: Blocked, effects: list[Effect]) -> None:
         if self.blocked != blocked.reason:

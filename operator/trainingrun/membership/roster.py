@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from trainingrun.membership.errors import StaleIncarnation, UnknownSession
 from trainingrun.membership.settings import Settings
-from trainingrun.protocol.messages import AgentPhase, Directive, JoinRequest, Report
+from trainingrun.protocol.messages import AgentPhase, Directive, HeldSnapshot, JoinRequest, Report
 from trainingrun.protocol.records import Member
 
 READY = frozenset(
@@ -76,6 +76,15 @@ class Departure:
     wall: float
 
 
+@dataclass(frozen=True)
+class Missed:
+    """What a member held in memory that vanished without a goodbye: its container may come back, and still have it."""
+
+    incarnation: int
+    held: tuple[HeldSnapshot, ...]
+    at: float
+
+
 class Roster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -84,6 +93,7 @@ class Roster:
         self._replaced: deque[str] = deque(maxlen=REMEMBERED_SESSIONS)
         self._highest: dict[int, int] = {}
         self._mass_silence = False
+        self._missed: dict[int, Missed] = {}  # by slot
         self.departed: dict[str, Departure] = {}
 
     def __len__(self) -> int:
@@ -129,6 +139,10 @@ class Roster:
         if before is not None and before.session != request.session:
             self._remove(before)
             self._replaced.append(before.session)
+            self._miss(before, now)
+        missed = self._missed.get(request.slot)
+        if missed is not None and missed.incarnation != request.incarnation:
+            del self._missed[request.slot]  # another pod, with a memory of its own
         self.departed.pop(request.session, None)
         seat = Seat(join=request, heard_at=now)
         if before is not None and before.session == request.session:
@@ -159,7 +173,7 @@ class Roster:
             seat.closed_at = now
 
     def leave(self, seat: Seat, now: float, wall: float) -> None:
-        """It said goodbye. Late requests of this agent process must not seat it again."""
+        """It said goodbye, and its memory goes with it. Late requests of this agent process must not seat it again."""
         self._remove(seat)
         self._replaced.append(seat.session)
         self.departed[seat.session] = Departure(seat.session, "Left", now, wall)
@@ -184,11 +198,29 @@ class Roster:
             first_sign = now if seat.closed_at is None else seat.closed_at
             departure = Departure(seat.session, reason, now, wall - (now - first_sign))
             self._remove(seat)
+            self._miss(seat, now)
             self.departed[seat.session] = departure
             lost.append((seat, departure))
         return lost
 
+    def returning(self, now: float) -> dict[int, tuple[HeldSnapshot, ...]]:
+        """By slot: what those hold who vanished and may come back with it, or are back and not ready yet."""
+        found = {}
+        for slot, missed in self._missed.items():
+            seat = self._by_slot.get(slot)
+            settings = self._settings
+            limit = settings.holder_return_seconds if seat is None else settings.holder_ready_seconds
+            if (seat is None or not seat.ready) and now < missed.at + limit:
+                report = seat.report if seat is not None else None
+                found[slot] = report.snapshots if report is not None else missed.held
+        return found
+
+    def _miss(self, seat: Seat, now: float) -> None:
+        if seat.report is not None and seat.report.snapshots:
+            self._missed[seat.slot] = Missed(seat.join.incarnation, seat.report.snapshots, now)
+
     def forget_departed(self, keep: Iterable[str]) -> None:
+        self._missed.clear()
         wanted = set(keep)
         self.departed = {session: gone for session, gone in self.departed.items() if session in wanted}
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainingrun.membership.evidence import Evidence, carries_on, damage
@@ -12,8 +12,8 @@ from trainingrun.membership.lineage import Lineage
 from trainingrun.membership.restore import Blocked, choose_restore
 from trainingrun.membership.roster import Roster, Seat
 from trainingrun.membership.selection import choose_rung
-from trainingrun.protocol.messages import AgentPhase, DurableCheckpoint, Progress
-from trainingrun.protocol.records import Epoch, Member, Restore, Revision, Rung
+from trainingrun.protocol.messages import AgentPhase, DurableCheckpoint, HeldSnapshot, Progress
+from trainingrun.protocol.records import Epoch, Member, Restore, RestoreSource, Revision, Rung
 
 
 @dataclass
@@ -78,15 +78,33 @@ class Scene:
             seat.phase in (AgentPhase.PAUSED, AgentPhase.DONE) for _, seat in self.present()
         )
 
-    def restore(self, members: Iterable[Seat]) -> Restore | Blocked:
-        """Where an epoch of these members would start from, by their newest reports."""
+    def restore(
+        self, members: Iterable[Seat], also: Mapping[int, Sequence[HeldSnapshot]] | None = None
+    ) -> Restore | Blocked:
+        """Where an epoch of these members would start from, by their newest reports. `also`: what others hold."""
         reports = {seat.slot: seat.report for seat in members if seat.report is not None}
-        held = {slot: report.snapshots for slot, report in reports.items()}
+        held = {**(also or {}), **{slot: report.snapshots for slot, report in reports.items()}}
         durable = self._durable()
         ever_known = {*self.lineage.durable, *(checkpoint.name for checkpoint in durable)}
         damaged = damage(self.lineage, self.evidence, self.roster)
         fresh = all(report.location_fresh for report in reports.values())
         return choose_restore(held, durable, damaged, ever_known, fresh=fresh, location=self._location())
+
+    def worth_waiting_for(
+        self, members: Sequence[Seat], restore: Restore | Blocked, now: float
+    ) -> Sequence[int]:
+        """Slots of lost members that may come back with a newer state in memory than these members have anywhere.
+        Only what is in nobody's memory is worth it: a step or two less is not.
+        """
+        if isinstance(restore, Restore) and restore.source is RestoreSource.MEMORY:
+            return ()
+        returning = self.roster.returning(now)
+        better = self.restore(members, returning) if returning else restore
+        if isinstance(better, Blocked) or better.source is not RestoreSource.MEMORY:
+            return ()
+        if isinstance(restore, Restore) and (restore.epoch, restore.step) >= (better.epoch, better.step):
+            return ()
+        return [slot for slot in better.holders if slot in returning]
 
     def remember_durable(self, checkpoints: Iterable[DurableCheckpoint]) -> None:
         for checkpoint in checkpoints:

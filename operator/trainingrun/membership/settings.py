@@ -29,6 +29,11 @@ class Settings:
     """When all members (more than one) fall silent at once, the loss is believed only after this long."""
     settle_seconds: float = 0.15
     """Losses settle for this long since the last one, so that a burst is one change."""
+    holder_return_seconds: float = 5.0
+    """A lost member whose memory alone holds the newest state is given this long to come back: a container that is
+    restarted in place still has it."""
+    holder_ready_seconds: float = 30.0
+    """So long after it was lost, such a member that is back must be ready."""
     ack_deadline_seconds: float = 10.0
     """A member that does not acknowledge a proposal within this time is left out (Unresponsive)."""
     pause_deadline_seconds: float = 30.0

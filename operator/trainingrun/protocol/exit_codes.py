@@ -7,6 +7,7 @@
 | 64 | BAD_CONFIGURATION | can never work: message names field, value, fix | never restarted |
 | 65 | CHECKPOINT_DAMAGED | the restore point failed its checksums; the report names it | new epoch without it |
 | 66 | NO_CHECKPOINT | checkpoints were written but none can be used | never restarted: never silently from step 0 |
+| 67 | NOT_FETCHED | a snapshot could not be had from its holders; nothing is damaged | new epoch, from it while held |
 | 69 | MEMBERSHIP_LOST | the agent was told that the run or its seat is gone | not restarted |
 | 75 | LEFT | the agent left on request | not restarted |
 | 137 | (SIGKILL) | killed: out of memory, node, person | new epoch |
@@ -23,6 +24,7 @@ class ExitCode(IntEnum):
     BAD_CONFIGURATION = 64
     CHECKPOINT_DAMAGED = 65
     NO_CHECKPOINT = 66
+    NOT_FETCHED = 67
     MEMBERSHIP_LOST = 69
     LEFT = 75
 

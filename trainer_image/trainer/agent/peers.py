@@ -1,9 +1,9 @@
-"""Serves this node's sealed snapshot files to peers that join: whole files, by name, without copying them.
+"""Serves this node's sealed snapshot files to peers that join: whole files, by piece, without copying them.
 
-    GET /snapshots/{epoch}/{step}          the list: [{"piece": [p, s, t], "name": …, "size": …}]
-    GET /snapshots/{epoch}/{step}/{name}   one file of that list
+    GET /snapshots/{epoch}/{step}           the list: [{"piece": [p, s, t], "size": …}]
+    GET /snapshots/{epoch}/{step}/{p-s-t}   one piece of that list
 
-Nothing else can be read: a name that is not in the list is a 404.
+Nothing else can be read: a piece that is not in the list is a 404. Trouble on this side is a 503 with its reason.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import logging
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from trainer.agent.pieces import Piece
 from trainer.agent.snapshots import Snapshots
+from trainer.checkpoint import snapshot_format as form
 
 logger = logging.getLogger(__name__)
 
@@ -56,24 +58,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         match self.path.strip("/").split("/"):
-            case ["snapshots", epoch, step, *name] if (
-                epoch.isdecimal() and step.isdecimal() and len(name) <= 1
+            case ["snapshots", epoch, step, *piece] if (
+                epoch.isdecimal() and step.isdecimal() and len(piece) <= 1
             ):
-                files = self.snapshots.files_of(int(epoch), int(step))
-                if name:
-                    self._send_file(files, name[0])
+                try:
+                    files = self.snapshots.files_of(int(epoch), int(step))
+                    listed = [] if piece else _listed(files)
+                except OSError as error:
+                    logger.warning("looking for step %s of epoch %s failed: %s", step, epoch, error)
+                    self.send_error(503, f"{type(error).__name__}: {error.strerror}")
+                    return
+                if piece:
+                    self._send_file(files, piece[0])
                 else:
-                    self._send_list(files)
+                    self._send_list(listed)
             case _:
                 self.send_error(404)
 
-    def _send_list(self, files: dict[Piece, Path]) -> None:
-        listed = []
-        for piece, path in files.items():
-            try:
-                listed.append({"piece": piece, "name": path.name, "size": path.stat().st_size})
-            except FileNotFoundError:
-                continue  # pruned a moment ago
+    def _send_list(self, listed: list[dict[str, Any]]) -> None:
         body = json.dumps(listed).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -82,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _send_file(self, files: dict[Piece, Path], name: str) -> None:
-        path = next((path for path in files.values() if path.name == name), None)
+        path = next((path for piece, path in files.items() if form.piece_name(piece) == name), None)
         try:
             file = path.open("rb") if path else None
         except FileNotFoundError:
@@ -102,3 +104,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         logger.debug(format, *args)
+
+
+def _listed(files: dict[Piece, Path]) -> list[dict[str, Any]]:
+    found = []
+    for piece, path in files.items():
+        try:
+            found.append({"piece": piece, "size": path.stat().st_size})
+        except FileNotFoundError:
+            continue  # pruned a moment ago
+    return found

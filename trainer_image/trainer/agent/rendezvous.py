@@ -6,9 +6,9 @@ never forms a world by itself: without a record nothing starts, however long mem
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
-from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 
 from trainer.agent import fetch, pieces
 from trainer.agent.endings import LOOK_SECONDS, leaving
+from trainer.agent.exits import shorten
 from trainer.agent.node import Node
 from trainer.agent.strays import reap_strays
+from trainer.checkpoint.snapshot_format import snapshot_name
 from trainer.job import Mailbox, RankJob
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import AgentPhase, Directive, DirectiveKind
-from trainingrun.protocol.records import Epoch, RankExit, RestoreSource
+from trainingrun.protocol.records import Epoch, RankExit, RestoreSource, SnapshotId
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +81,11 @@ class Rendezvous(RendezvousHandler):
             self._node.news.change(phase=AgentPhase.IDLE, activity="")
             return None
         except fetch.PiecesMissing as problem:
-            logger.error("epoch %d: %s", record.epoch, problem)
-            failure = RankExit(settings.slot, 0, ExitCode.CHECKPOINT_DAMAGED, str(problem)[:2048])
-            self._node.news.change(phase=AgentPhase.FAILED, activity="", exits=(failure,))
+            self._not_restored(record, ExitCode.NOT_FETCHED, str(problem))
+            return None
+        except fetch.PiecesDamaged as problem:
+            name = snapshot_name(record.restore.epoch, record.restore.step)
+            self._not_restored(record, ExitCode.CHECKPOINT_DAMAGED, str(problem), name)
             return None
         return RankJob(
             spec=self._node.spec,
@@ -95,6 +99,33 @@ class Rendezvous(RendezvousHandler):
             cache_dir=settings.cache_dir,
             log_dir=settings.log_dir,
         )
+
+    def _not_restored(self, record: Epoch, code: ExitCode, problem: str, damaged: str = "") -> None:
+        """The epoch fails here before any rank is started."""
+        logger.error("epoch %d: %s", record.epoch, problem)
+        node = self._node
+        names = tuple(sorted({*node.news.state.damaged, damaged} - {""}))
+        failure = RankExit(node.settings.slot, 0, code, shorten(problem))
+        node.news.change(phase=AgentPhase.FAILED, activity="", exits=(failure,), damaged=names)
+
+    def _overtaken(self, record: Epoch) -> bool:
+        """Whether membership wants something for which the epoch's ranks need not be started any more. Raises an
+        Ending.
+        """
+        directive = self._node.inbox.peek()
+        match directive:
+            case None:
+                return False
+            case Directive(kind=DirectiveKind.LEAVE | DirectiveKind.PREPARE):
+                return True
+            case Directive(kind=DirectiveKind.START, record=Epoch() as newer) if newer.epoch > record.epoch:
+                return True
+            case Directive(kind=DirectiveKind.PAUSE):
+                return False  # left to whoever watches the ranks
+            case _:
+                # The same record again, say, from a service that restarted.
+                self._node.inbox.acted_on(directive)
+                return False
 
     def _member(self, record: Epoch) -> int | None:
         sessions = [member.session for member in record.members]
@@ -111,18 +142,15 @@ class Rendezvous(RendezvousHandler):
                 activity=f"fetching {len(missing)} pieces of step {restore.step} from peers"
             )
             holders = pieces.holders(record, member)
-            overtaken: Callable[[], bool] = lambda: self._node.inbox.peek() is not None  # noqa: E731
-            copied = fetch.fetch(
-                self._node.snapshots.fetched_from, restore.epoch, restore.step, missing, holders, overtaken
-            )
+            snapshot = SnapshotId(restore.epoch, restore.step)
+            overtaken = functools.partial(self._overtaken, record)
+            copied = fetch.fetch(self._node.snapshots.fetched, snapshot, missing, holders, overtaken)
             logger.info("epoch %d: fetched %d bytes from peers", record.epoch, copied)
             self._node.news.change(activity="")
         files = self._node.snapshots.files_of(restore.epoch, restore.step)
         if wanted - files.keys():
-            unsound = sorted(wanted - files.keys())
-            raise fetch.PiecesMissing(
-                f"pieces {unsound} of step {restore.step} arrived, but are not sealed snapshots"
-            )
+            gone = sorted(wanted - files.keys())
+            raise fetch.PiecesMissing(f"pieces {gone} of step {restore.step} were here and are gone")
         return tuple(files[piece] for piece in sorted(wanted))
 
     def _info(self, job: RankJob) -> RendezvousInfo:

@@ -30,9 +30,10 @@ class Snapshots:
                 found[header.piece] = path
         return found
 
-    def fetched_from(self, slot: int) -> Path:
-        """Where files of that peer go: file names are unique in a node only."""
-        return self.folder / "fetched" / f"slot-{slot}"
+    @property
+    def fetched(self) -> Path:
+        """Where pieces from peers go."""
+        return self.folder / form.FETCHED
 
     def prune(self, restore: Restore) -> None:
         """Drop what the run will not go back to, before ranks start from `restore` and need memory of their

@@ -6,12 +6,14 @@
     each tensor
 
 The header is written last and wiped first, so a file that a kill left half written has none and does not
-count. Names end in `.snap` and carry the epoch and the local rank.
+count. Names end in `.snap` and carry the epoch, then the local rank, or step and piece where the file was fetched
+from a peer: two peers may hold different pieces in files of the same name.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import struct
@@ -29,7 +31,8 @@ from trainingrun.protocol.records import SnapshotId
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 _MAGIC = b"TRSNAP01"
-_FILE_NAME = re.compile(r"^e(\d+)\.r\d+\.[ab]\.snap$")
+_FILE_NAME = re.compile(r"^e(\d+)\.(?:r\d+\.[ab]|s\d+\.p\d+-\d+-\d+)\.snap$")
+FETCHED = "fetched"  # folder beside a node's own files
 _FRAME = struct.Struct("<8sIQ")  # magic, bytes of the JSON, its checksum
 
 Coordinates = tuple[int, int, int]
@@ -83,6 +86,19 @@ def file_name(epoch: int, local_rank: int, buffer: int) -> str:
     return f"e{epoch:04d}.r{local_rank}.{'ab'[buffer]}.snap"
 
 
+def piece_name(piece: Coordinates) -> str:
+    return "-".join(map(str, piece))
+
+
+def fetched_name(epoch: int, step: int, piece: Coordinates) -> str:
+    return f"e{epoch:04d}.s{step:08d}.p{piece_name(piece)}.snap"
+
+
+def partial_of(path: Path) -> Path:
+    """Where a file is written before it gets its name."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def epoch_in_name(path: Path) -> int | None:
     """The epoch in a snapshot file's name; None for a name that is not ours."""
     match = _FILE_NAME.match(path.name)
@@ -124,9 +140,47 @@ def read_header(path: Path) -> Header | None:
     return header if header is not None and header.tail[0] + header.tail[1] <= size else None
 
 
+def flaw(path: Path, snapshot: SnapshotId, piece: Coordinates) -> str:
+    """What is wrong with a file that should be this piece of this snapshot; "" when every checksum matches."""
+    header = read_header(path)
+    if header is None:
+        return "it is no sealed snapshot"
+    if (header.epoch, header.step, header.piece) != (snapshot.epoch, snapshot.step, piece):
+        return f"it is piece {header.piece} of step {header.step} (epoch {header.epoch})"
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
+        memoryview(memory) as whole,
+    ):
+        for part, (at, size, expected) in (("index", header.index), ("tail", header.tail)):
+            if _checksum_of(whole, at, size) != expected:
+                return f"the checksum of its {part} does not match"
+        entries = unpack_index(memory[header.index[0] : header.index[0] + header.index[1]])
+        sums = json.loads(memory[header.tail[0] : header.tail[0] + header.tail[1]])["sums"]
+        for entry, expected in zip(entries, sums, strict=True):
+            if _checksum_of(whole, header.data + entry.at, entry.bytes) != expected:
+                return f"the checksum of {entry.name} does not match"
+    return ""
+
+
+def _checksum_of(whole: memoryview, at: int, size: int) -> int:
+    with whole[at : at + size] as part:
+        return checksum(part)
+
+
 def files(directory: Path) -> list[Path]:
-    """All snapshot files below `directory`, sealed or not; fetched ones in folders of their own included."""
-    return sorted(directory.rglob("*.snap"))
+    """All snapshot files in `directory`, sealed or not, those fetched from peers included. Other folders in it are
+    not looked into: they come and go meanwhile.
+    """
+    return sorted([*_snapshots_in(directory), *_snapshots_in(directory / FETCHED)])
+
+
+def _snapshots_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.name.endswith(".snap")]
+    except FileNotFoundError:
+        return []
 
 
 def held(directory: Path) -> list[HeldSnapshot]:
@@ -148,9 +202,11 @@ def files_of(directory: Path, epoch: int, step: int) -> list[Path]:
 
 
 def prune(directory: Path, keep: Collection[SnapshotId]) -> None:
-    """Remove every file that holds none of `keep`, unsealed ones too. Only while no rank of this node
-    runs.
+    """Remove every file that holds none of `keep`, unsealed ones too, and what an interrupted fetch left. Only while
+    no rank of this node runs and nothing is being fetched.
     """
+    for partial in (directory / FETCHED).glob(".*.partial"):
+        partial.unlink(missing_ok=True)
     for path in files(directory):
         header = read_header(path)
         if header is None or SnapshotId(header.epoch, header.step) not in keep:
