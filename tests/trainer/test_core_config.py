@@ -37,11 +37,15 @@ def refusal(**changes: Any) -> str:
 
 def test_the_golden_spec_is_read() -> None:
     config = read_config(a_spec())
-    assert (config.total_steps, config.global_batch, config.sequence_length) == (300, 32, 128)
+    assert (config.training.total_steps, config.training.global_batch, config.training.sequence_length) == (
+        300,
+        32,
+        128,
+    )
     assert config.output == Path("/abs/models/pretrain-stdlib")
-    assert config.optimizer.betas == (0.9, 0.95)
+    assert config.training.optimizer.betas == (0.9, 0.95)
     assert config.threads_per_process == 1
-    assert vocabulary_size(config, 1000) == 1024
+    assert vocabulary_size(config.model, 1000) == 1024
 
 
 def test_the_configuration_is_read_without_torch() -> None:
@@ -52,12 +56,15 @@ def test_the_configuration_is_read_without_torch() -> None:
 
 
 def test_a_duration_in_tokens_is_rounded_up_to_whole_steps() -> None:
-    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8192})).total_steps == 2
-    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8193})).total_steps == 3
+    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8192})).training.total_steps == 2
+    assert read_config(a_spec(training__duration={"steps": None, "tokens": 8193})).training.total_steps == 3
 
 
 def test_a_global_batch_in_tokens_must_be_whole_sequences() -> None:
-    assert read_config(a_spec(training__globalBatch={"tokens": 4096, "sequences": None})).global_batch == 32
+    assert (
+        read_config(a_spec(training__globalBatch={"tokens": 4096, "sequences": None})).training.global_batch
+        == 32
+    )
     message = refusal(training__globalBatch={"tokens": 4100, "sequences": None})
     assert "spec.training.globalBatch.tokens: 4100" in message
     assert "use 4224 or 4096" in message
@@ -87,7 +94,7 @@ def test_what_the_trainer_cannot_do_is_refused_with_its_field_and_a_fix(
 
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused() -> None:
     with pytest.raises(ConfigError, match="use at least 1025"):
-        vocabulary_size(read_config(a_spec()), 1025)
+        vocabulary_size(read_config(a_spec()).model, 1025)
 
 
 def rung_refusal(spec: dict[str, Any], **axes: int) -> str:

@@ -73,7 +73,7 @@ class Run:
 def train(run: Run) -> Result:
     """The loop. Collective over the run; the result as this rank sees it."""
     restore(run)
-    while run.state.step < run.config.total_steps:
+    while run.state.step < run.config.training.total_steps:
         started = time.monotonic()
         step = run.state.step + 1
         learning_rate = run.schedule.learning_rate(step)
@@ -81,11 +81,11 @@ def train(run: Run) -> Result:
             step, run.reader.step(step), learning_rate=learning_rate, votes=votes(run, step, started)
         )
         run.snapshots.everyone_passed()
-        run.state.advance(result, learning_rate=learning_rate, samples=run.config.global_batch)
+        run.state.advance(result, learning_rate=learning_rate, samples=run.config.training.global_batch)
         account(run, result, learning_rate, time.monotonic() - started)
         if run.snapshots.on and (result.agreed.snapshot or result.agreed.pause):
             snapshot(run)
-        if step == run.config.total_steps:
+        if step == run.config.training.total_steps:
             break
         kept = run.snapshots.on
         if result.agreed.durable or (result.agreed.pause and not kept):
@@ -101,7 +101,7 @@ def restore(run: Run) -> None:
     say(run, "restoring" if point.source is not RestoreSource.INITIAL else "starting")
     if point.source is RestoreSource.INITIAL:
         parameters = run.state.optimizer.parameters
-        fill_initial(parameters, seed=run.config.training_seed, deviation=run.initializer_range)
+        fill_initial(parameters, seed=run.config.training.seed, deviation=run.initializer_range)
     else:
         if point.source is RestoreSource.MEMORY:
             scalars = from_snapshots(run.job.restore_files, point.epoch, point.step, run.state.tensors())

@@ -94,17 +94,19 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     """Collective: everything a rank trains with, its weights not yet filled in."""
     record, rung = job.record, job.record.rung
     axes = build_axes(rung, job.rank(local_rank))
-    model = llama_config(config.model, vocabulary_size(config, data.vocabulary_size))
+    model = llama_config(config.model, vocabulary_size(config.model, data.vocabulary_size))
     stage = build_stage(
         model,
         axes.index["pipeline"],
         rung.pipeline,
-        DTYPES[config.precision],
-        float64_norms=config.precision == "FP64",
+        DTYPES[config.training.precision],
+        float64_norms=config.training.precision == "FP64",
     )
-    optimizer = Optimizer(parallelise(stage, axes, tied=config.model.tied_embeddings), config.optimizer)
+    optimizer = Optimizer(
+        parallelise(stage, axes, tied=config.model.tied_embeddings), config.training.optimizer
+    )
     state = TrainingState(optimizer)
-    reporter = Reporter(record, config.total_steps)
+    reporter = Reporter(record, config.training.total_steps)
     durable = DurableKeeper(job, config, axes, state, parent=reporter.summary.durable)
     durable.fence()
     return Run(
@@ -115,11 +117,11 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         data=data,
         reader=_reader(job, config, axes, data),
         runner=StepRunner(
-            Executor(stage, axes, rung, sequence_length=config.sequence_length),
+            Executor(stage, axes, rung, sequence_length=config.training.sequence_length),
             optimizer,
             axes,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            seed=config.training_seed,
+            max_grad_norm=config.training.optimizer.max_grad_norm,
+            seed=config.training.seed,
         ),
         state=state,
         schedule=schedule_of(config),
@@ -145,9 +147,9 @@ def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData)
     logs = axes.first_stage and axes.index["tensor"] == 0
     return BatchReader(
         data.train,
-        seed=config.data_seed,
-        global_batch=config.global_batch,
-        sequence_length=config.sequence_length,
+        seed=config.data.seed,
+        global_batch=config.training.global_batch,
+        sequence_length=config.training.sequence_length,
         micro_batch=job.record.rung.micro_batch,
         accumulation=job.record.rung.accumulation,
         data_rank=axes.data_rank,

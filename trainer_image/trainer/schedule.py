@@ -32,11 +32,11 @@ class Schedule:
 
 
 def schedule_of(config: TrainerConfig) -> Schedule:
-    peak = config.optimizer.learning_rate
+    peak = config.training.optimizer.learning_rate
     return Schedule(
         peak=peak,
-        minimum=peak * config.schedule.min_learning_rate_permille / 1000,
-        warmup_steps=config.total_steps * config.schedule.warmup_permille // 1000,
-        total_steps=config.total_steps,
-        cosine=config.schedule.name == "Cosine",
+        minimum=peak * config.training.schedule.min_learning_rate_permille / 1000,
+        warmup_steps=config.training.total_steps * config.training.schedule.warmup_permille // 1000,
+        total_steps=config.training.total_steps,
+        cosine=config.training.schedule.name == "Cosine",
     )
