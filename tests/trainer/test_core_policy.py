@@ -79,11 +79,13 @@ def a_state(step: int) -> TrainingState:
 def test_a_summary_says_when_the_epoch_first_stepped_and_the_median_step() -> None:
     reporter = Reporter(a_record(), total_steps=100)
     for number, seconds in enumerate((5.0, 0.2, 0.1, 0.1, 0.1)):
-        reporter.stepped(a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000)
+        reporter.stepped(
+            a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000, data_wait=seconds / 10
+        )
     summary = reporter.summary
     assert (summary.epoch, summary.first_step, summary.first_step_at) == (3, 21, 1000.0)
     assert (summary.last_step, summary.last_step_at, summary.tokens) == (25, 1004.0, 25_000)
-    assert summary.step_seconds == 0.1
+    assert (summary.step_seconds, summary.data_wait_seconds) == (0.1, 0.01)
     progress = reporter.progress(a_state(25))
     assert (progress.tokens_per_second, progress.total_steps) == (10_000.0, 100)
 
@@ -91,7 +93,7 @@ def test_a_summary_says_when_the_epoch_first_stepped_and_the_median_step() -> No
 def test_the_stall_is_the_share_of_all_time_that_snapshots_took() -> None:
     reporter = Reporter(a_record(), total_steps=100)
     for step in range(21, 31):
-        reporter.stepped(a_state(step), at=0.0, seconds=0.098, tokens=1)
+        reporter.stepped(a_state(step), at=0.0, seconds=0.098, tokens=1, data_wait=0.0)
     reporter.snapshot_taken(0.02)
     assert reporter.summary.snapshot_stall_permille == 20
 

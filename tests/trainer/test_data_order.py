@@ -11,6 +11,7 @@ from tests.trainer.texts import a_store
 from trainer.data.batches import BatchReader, read_log, sample_hash
 from trainer.data.blocks import IGNORED
 from trainer.data.order import SampleOrder
+from trainer.data.samples import Samples
 from trainer.data.store import TokenStore
 
 
@@ -55,10 +56,8 @@ def readers(
     data, rows, accumulation = shape
     return [
         BatchReader(
-            store,
-            seed=17,
+            Samples.of_store(store, seed=17, sequence_length=4),
             global_batch=batch,
-            sequence_length=4,
             micro_batch=rows,
             accumulation=accumulation,
             data_rank=rank,

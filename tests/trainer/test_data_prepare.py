@@ -12,10 +12,11 @@ import pytest
 from tests.trainer.texts import a_spec, quiet
 from transformers import AutoTokenizer
 
-from trainer.data import prepare as prepare_module
+from trainer.data import text_cache
 from trainer.data.errors import DataError
 from trainer.data.prepare import prepare, prepared
-from trainer.data.sources import Source, stdlib_documents
+from trainer.data.sources import Source
+from trainer.data.stdlib import stdlib_documents
 
 TEXTS = ["The quick brown fox.\n", "jumps över the lazy dog, 世界.\n", "def f(x):\n    return x\n"]
 
@@ -55,7 +56,7 @@ def test_the_same_content_is_prepared_once_and_gives_the_same_tokenizer(corpus: 
     assert not any("tokenising" in text for text in said)
     assert again.fingerprint == first.fingerprint == prepared(spec, tmp_path / "cache").fingerprint
     elsewhere = prepare(spec, tmp_path / "other", quiet)
-    for file in ("tokenizer/tokenizer.json", "train/tokens.bin", "heldout/tokens.bin"):
+    for file in ("tokenizer/tokenizer.json", "train/00000.tokens", "heldout/index.json"):
         assert (elsewhere.tokenizer_dir.parent / file).read_bytes() == (
             first.tokenizer_dir.parent / file
         ).read_bytes()
@@ -111,7 +112,7 @@ def test_a_bad_line_is_named(tmp_path: Path, content: str, message: str) -> None
             "file:///does/not/exist.txt",
             r"spec.data.sources\[0\].uri: 'file:///does/not/exist.txt': there is no file",
         ),
-        ("s3://lake/chat", r"'s3://lake/chat': not a place that can be used here. Fix: use file:///PATH"),
+        ("gs://lake/chat", r"'gs://lake/chat': not a place that can be used here. Fix: use file:///PATH"),
         ("python-stdlib:tests", r"not a place"),
     ],
 )
@@ -154,14 +155,14 @@ def test_the_standard_library_is_split_by_name() -> None:
 
 
 def _slow_prepare(spec: dict, cache: Path) -> None:
-    encode = prepare_module.tokenizers.encode
+    encode = text_cache.tokenizers.encode
 
     def slowly(tokenizer, texts):
         time.sleep(0.05)
         return encode(tokenizer, texts)
 
-    prepare_module.tokenizers.encode = slowly
-    prepare_module.ENCODE_CHARACTERS = 50
+    text_cache.tokenizers.encode = slowly
+    text_cache.ENCODE_CHARACTERS = 50
     prepare(spec, cache, quiet)
 
 

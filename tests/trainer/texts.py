@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.data.store import StoreWriter, TokenStore
+from trainer.data.store import TokenStore
+from trainer.data.store_writer import SHARD_TOKENS, StoreWriter
 
 END = 0
 
@@ -24,14 +25,16 @@ def a_spec(
     return spec
 
 
-def a_store(folder: Path, lengths: list[int], vocabulary: int = 1000) -> TokenStore:
+def a_store(
+    folder: Path, lengths: list[int], vocabulary: int = 1000, *, shard_tokens: int = SHARD_TOKENS
+) -> TokenStore:
     """Documents of `lengths` tokens, end token included; every other token is a number of its own."""
-    with StoreWriter(folder, vocabulary, END) as writer:
+    with StoreWriter(folder, vocabulary, END, shard_tokens=shard_tokens) as writer:
         following = 1
         for length in lengths:
             writer.add(list(range(following, following + length - 1)))
             following += length - 1
-    return TokenStore(folder)
+    return TokenStore.at(folder)
 
 
 def quiet(_: str) -> None:

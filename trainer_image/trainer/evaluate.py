@@ -47,7 +47,7 @@ def evaluate(model_dir: Path, spec: dict[str, Any], data: PreparedData) -> dict[
     seconds = time.perf_counter() - started
     before, after = pairs(data.heldout, samples * length + 1)
     unigram, bigram = entropies(before, after, data.vocabulary_size)
-    learned = pairs(data.train, BIGRAM_TRAINING_LIMIT)
+    learned = training_pairs(data)
     return {
         "heldout_loss": loss,
         "tokens": targets,
@@ -84,10 +84,15 @@ def mean_loss(model: PreTrainedModel, store: TokenStore, samples: int, length: i
 
 def pairs(store: TokenStore, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """(token, next token) of the same document, among the first `limit` tokens: the targets of the loss."""
-    tokens = store.read(0, limit)
-    document = np.searchsorted(store.starts, np.arange(len(tokens)), side="right")
-    same = document[1:] == document[:-1]
-    return tokens[:-1][same], tokens[1:][same]
+    read = [store.read(span.start, span.end) for span in store.spans(0, limit)]
+    return np.concatenate([one[:-1] for one in read]), np.concatenate([one[1:] for one in read])
+
+
+def training_pairs(data: PreparedData) -> tuple[np.ndarray, np.ndarray]:
+    """Of all sources, each in proportion to its size."""
+    whole = sum(store.tokens for store in data.stores)
+    found = [pairs(store, max(1, BIGRAM_TRAINING_LIMIT * store.tokens // whole)) for store in data.stores]
+    return np.concatenate([before for before, _ in found]), np.concatenate([after for _, after in found])
 
 
 def entropies(before: np.ndarray, after: np.ndarray, vocabulary: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from trainer.checkpoint.errors import SaveFailed
 from trainer.checkpoint.restore import from_durable, from_snapshots
 from trainer.checkpoint.snapshot_format import snapshot_name
 from trainer.config import TrainerConfig
-from trainer.data.batches import BatchReader
+from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData
 from trainer.errors import CheckpointDamaged
 from trainer.export import export
@@ -51,7 +51,7 @@ class Run:
     config: TrainerConfig
     axes: Axes
     data: PreparedData
-    reader: BatchReader
+    reader: Prefetch
     runner: StepRunner
     state: TrainingState
     schedule: Schedule
@@ -130,7 +130,9 @@ def account(run: Run, result: StepResult, learning_rate: float, seconds: float) 
     run.snapshot_policy.stepped(seconds)
     if result.agreed.snapshot_seconds:
         run.snapshot_policy.cost(result.agreed.snapshot_seconds)
-    run.reporter.stepped(run.state, at=now, seconds=seconds, tokens=result.tokens)
+    run.reporter.stepped(
+        run.state, at=now, seconds=seconds, tokens=result.tokens, data_wait=run.reader.waited
+    )
     post(run)
     run.metrics.write(
         run.state.step,
@@ -139,6 +141,7 @@ def account(run: Run, result: StepResult, learning_rate: float, seconds: float) 
         learningRate=learning_rate,
         gradientNorm=result.gradient_norm,
         seconds=seconds,
+        dataWaitSeconds=round(run.reader.waited, 6),
         at=now,
     )
 
@@ -183,6 +186,7 @@ def save(run: Run) -> str:
 
 
 def paused(run: Run) -> Result:
+    run.reader.close()
     if run.axes.world > 1:
         dist.barrier()
     run.snapshots.everyone_passed()
@@ -195,6 +199,7 @@ def done(run: Run) -> Result:
     """The last step is saved once, and rank 0 exports it. An epoch that restores the last step comes straight
     here.
     """
+    run.reader.close()
     name = run.durable.existing()
     if name:
         run.reporter.saved(name, run.state.step)

@@ -1,6 +1,6 @@
 """The log of what was trained: one JSON line per step, written by rank 0 of each epoch.
 
-    {"epoch", "step", "loss", "tokens", "learningRate", "gradientNorm", "seconds", "at"}
+    {"epoch", "step", "loss", "tokens", "learningRate", "gradientNorm", "seconds", "dataWaitSeconds", "at"}
     {"epoch", "step", "snapshotSeconds"}      a memory snapshot of that step was taken
     {"epoch", "step", "durable"}              a durable checkpoint of that step was committed
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 from trainer.config import TrainerConfig, check_rung, read_config, vocabulary_size
 from trainer.data.batches import BatchReader
-from trainer.data.prepare import PreparedData, prepared
+from trainer.data.prefetch import Prefetch
+from trainer.data.prepare import PreparedData, prepared, samples_of
 from trainer.errors import CheckpointDamaged, ConfigError, TrainerError
 from trainer.executor import Executor
 from trainer.job import Mailbox, RankJob
@@ -142,14 +143,12 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     )
 
 
-def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData) -> BatchReader:
+def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData) -> Prefetch:
     # One rank of each data rank keeps the log of what was read: the others read the same.
     logs = axes.first_stage and axes.index["tensor"] == 0
-    return BatchReader(
-        data.train,
-        seed=config.data.seed,
+    reader = BatchReader(
+        samples_of(data, config.data, config.training.sequence_length, job.cache_dir),
         global_batch=config.training.global_batch,
-        sequence_length=config.training.sequence_length,
         micro_batch=job.record.rung.micro_batch,
         accumulation=job.record.rung.accumulation,
         data_rank=axes.data_rank,
@@ -157,6 +156,7 @@ def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData)
         log_path=job.log_dir / f"reads-e{job.record.epoch:04d}-d{axes.data_rank}.jsonl" if logs else None,
         epoch=job.record.epoch,
     )
+    return Prefetch(reader, last_step=config.training.total_steps)
 
 
 def _check_same_data(job: RankJob, local_rank: int, store: dist.Store | None, data: PreparedData) -> None:

@@ -25,6 +25,7 @@ class Reporter:
         self.summary = EpochSummary(epoch=record.epoch, durable=durable, durable_step=durable_step)
         self._total_steps = total_steps
         self._step_seconds: deque[float] = deque(maxlen=_STEPS_KEPT)
+        self._data_waits: deque[float] = deque(maxlen=_STEPS_KEPT)
         self._step_tokens = 0
         self._stepping_seconds = 0.0
         self._snapshot_seconds = 0.0
@@ -32,8 +33,11 @@ class Reporter:
     def restored(self, seconds: float) -> None:
         self.summary = replace(self.summary, restore_seconds=seconds)
 
-    def stepped(self, state: TrainingState, *, at: float, seconds: float, tokens: int) -> None:
+    def stepped(
+        self, state: TrainingState, *, at: float, seconds: float, tokens: int, data_wait: float
+    ) -> None:
         self._step_seconds.append(seconds)
+        self._data_waits.append(data_wait)
         self._stepping_seconds += seconds
         self._step_tokens = tokens
         if not self.summary.first_step_at:
@@ -44,6 +48,7 @@ class Reporter:
             last_step_at=at,
             tokens=state.tokens,
             step_seconds=median(self._step_seconds),
+            data_wait_seconds=median(self._data_waits),
             snapshot_stall_permille=self._stall_permille(),
         )
 

@@ -152,6 +152,7 @@ class EpochSummary:
     last_step_at: float = 0.0
     tokens: int = 0  # of the run, at last_step
     step_seconds: float = 0.0  # median
+    data_wait_seconds: float = 0.0  # median: the part of a step in which rank 0 waited for its data
     snapshot_stall_permille: int = 0
     restore_seconds: float = 0.0
     durable: str = ""  # newest manifest known to be committed

@@ -41,7 +41,9 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
     return TrainerConfig(
         model=model,
         training=training,
-        data=read_data(spec["data"]),
+        data=read_data(
+            spec["data"], training.total_steps * training.global_batch * training.sequence_length
+        ),
         checkpoint=read_checkpoint(spec["checkpoint"]),
         threads_per_process=max(
             1, int(cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))

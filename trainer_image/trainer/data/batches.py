@@ -1,9 +1,10 @@
 """The micro-batches that one data rank reads for a step, and the log of what it really read.
 
-Step s (from 1) uses positions [(s-1)*G, s*G) of the order whatever the sizes are, so a resize changes who
+Step s (from 1) uses positions [(s-1)*G, s*G) of the run's samples whatever the sizes are, so a resize changes who
 reads a sample and never which are read. Positions past G within a step are padding: labels -100, no weight.
 Every read is logged before the batch is handed out, because a counter cannot prove what was trained on.
-Called by the train loop.
+`read` may be called from another thread and ahead of time; only what is handed out is logged. Called by the train
+loop, through `prefetch`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.data.blocks import block
-from trainer.data.order import SampleOrder
-from trainer.data.store import TokenStore
+from trainer.data.samples import Sample, Samples
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,21 @@ class MicroBatch:
     position_ids: torch.Tensor
 
 
+@dataclass(frozen=True)
+class StepData:
+    """What was read for a step, and its line of the log ("" when this rank keeps none)."""
+
+    step: int
+    batches: list[MicroBatch]
+    line: str
+
+
 class BatchReader:
     def __init__(
         self,
-        store: TokenStore,
+        samples: Samples,
         *,
-        seed: int,
         global_batch: int,
-        sequence_length: int,
         micro_batch: int,
         accumulation: int,
         data_rank: int,
@@ -57,10 +63,8 @@ class BatchReader:
             )
         if not 0 <= data_rank < data_degree:
             raise ValueError(f"data rank {data_rank} of {data_degree}")
-        self._store = store
-        self._order = SampleOrder(store.sequences(sequence_length), seed)
+        self._samples = samples
         self._global_batch = global_batch
-        self._length = sequence_length
         self._rows = micro_batch
         self._accumulation = accumulation
         self._rank = data_rank
@@ -73,12 +77,24 @@ class BatchReader:
 
     def step(self, step: int) -> list[MicroBatch]:
         """The `accumulation` micro-batches of this rank in step `step` (from 1)."""
+        return self.hand_out(self.read(step))
+
+    def read(self, step: int) -> StepData:
+        """Reads, and changes nothing. Raises StoreDamaged, SourceAway."""
         if step < 1:
             raise ValueError(f"step {step}: steps count from 1")
-        ids = self._order.ids((step - 1) * self._global_batch, self._global_batch)
+        samples = self._samples.at((step - 1) * self._global_batch, self._global_batch)
         chosen = [self._positions(number) for number in range(self._accumulation)]
-        self._write_log(step, [(position, ids[position]) for positions in chosen for position in positions])
-        return [self._read([ids[position] for position in positions]) for positions in chosen]
+        batches = [self._batch([samples[position] for position in positions]) for positions in chosen]
+        read = [(position, samples[position]) for positions in chosen for position in positions]
+        return StepData(step, batches, "" if self._log is None else self._line(step, read))
+
+    def hand_out(self, data: StepData) -> list[MicroBatch]:
+        """Logs what was read, and gives it to be trained on."""
+        if self._log is not None:
+            # One write of the whole line: it is there, or it is not, whenever the rank is killed.
+            os.write(self._log, data.line.encode())
+        return data.batches
 
     def close(self) -> None:
         if self._log is not None:
@@ -89,8 +105,8 @@ class BatchReader:
         first = (number * self._degree + self._rank) * self._rows
         return list(range(first, min(first + self._rows, self._global_batch)))
 
-    def _read(self, samples: list[int]) -> MicroBatch:
-        rows = block(self._store, samples, self._rows, self._length)
+    def _batch(self, samples: list[Sample]) -> MicroBatch:
+        rows = self._samples.block(samples, self._rows)
         return MicroBatch(
             torch.from_numpy(rows.input_ids),
             torch.from_numpy(rows.labels),
@@ -98,19 +114,17 @@ class BatchReader:
             torch.from_numpy(rows.position_ids),
         )
 
-    def _write_log(self, step: int, read: list[tuple[int, int]]) -> None:
-        if self._log is None:
-            return
+    def _line(self, step: int, read: list[tuple[int, Sample]]) -> str:
         line = {
             "epoch": self._epoch,
             "step": step,
             "rank": self._rank,
             "positions": [position for position, _ in read],
-            "ids": [sample for _, sample in read],
-            "hash": [sample_hash(self._store.sample(sample, self._length)) for _, sample in read],
+            "sources": [sample.source for _, sample in read],
+            "ids": [sample.id for _, sample in read],
+            "hash": [sample_hash(self._samples.logged(sample)) for _, sample in read],
         }
-        # One write of the whole line: it is there, or it is not, whenever the rank is killed.
-        os.write(self._log, (json.dumps(line) + "\n").encode())
+        return json.dumps(line) + "\n"
 
 
 def sample_hash(tokens: np.ndarray) -> str:

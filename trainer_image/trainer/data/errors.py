@@ -24,7 +24,18 @@ class StoreDamaged(TrainerError):
 
     def __init__(self, file: object, offset: int, problem: str) -> None:
         super().__init__(
-            f"{file}: byte {offset}: {problem}. Fix: remove its folder; it is made again from the sources"
+            f"{file}: byte {offset}: {problem}. Fix: put the file back, or write the store again; "
+            "one in the run's cache is made again once its folder is removed"
         )
         self.file = file
         self.offset = offset
+
+
+class SourceAway(TrainerError):
+    """A remote source that does not answer now. Starting again may help, so it is no ConfigError."""
+
+    def __init__(self, uri: str, problem: str) -> None:
+        super().__init__(
+            f"{uri}: {problem}. Fix: nothing if it passes; else look at the server and the network"
+        )
+        self.uri = uri

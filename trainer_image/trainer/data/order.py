@@ -4,7 +4,7 @@ A pure function of (number of samples, seed, position), and of nothing that a re
 belongs to data epoch p // samples, and within one data epoch every sample stands exactly once. The
 permutation is computed, not stored: a small cipher over the sample indices, whose arithmetic is written out
 here so that no library's random generator can change the order of a run that is under way. Called by
-BatchReader.
+`samples`, once for each source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 
 
 class SampleOrder:
-    def __init__(self, samples: int, seed: int) -> None:
+    def __init__(self, samples: int, seed: int | str) -> None:
         if samples < 1:
             raise ValueError(f"an order of {samples} samples: at least 1 is needed")
         self.samples = samples

@@ -1,108 +1,100 @@
-"""Documents of a source, in a fixed order, read again each time they are asked for.
+"""The sources of a run: what is at a URI, as documents in a fixed order or as a token store.
 
-A document is one text; its name is stable across machines. Called by `prepare` only. Sources never hold a
-corpus in memory, and never skip input in silence: what cannot be read is a DataError that names field, value,
-file and line.
+Documents are read again each time they are asked for; their names are stable across machines. Called by
+`prepare` and by `python -m trainer.data.write`. Sources never hold a corpus in memory, and never skip input in
+silence: what cannot be read is a DataError that names field, value, file and line.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import json
-import os
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.data.documents import DEFAULT_COLUMN, SUFFIXES, Document, Place, file_documents
 from trainer.data.errors import DataError
+from trainer.data.remote import Remote, RemoteFile, is_remote
+from trainer.data.stdlib import STDLIB_HELDOUT, STDLIB_TRAIN, stdlib_documents
 from trainer.uris import NotAPath, local_path
 
-STDLIB_TRAIN = "python-stdlib:train"
-STDLIB_HELDOUT = "python-stdlib:heldout"
-# More than this much source would keep two slow cores busy for longer than the demonstration trains.
-STDLIB_TRAIN_BYTES = 4_200_000
-# Enough that bigram counts of the held-out tokens describe the language, and not only those tokens.
-HELDOUT_PERMILLE = 60
-# Not prose and not code that a person wrote: tests, installed packages, code tables, the topics' own module.
-STDLIB_SKIPPED = frozenset(
-    {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
-)
-FOLDER_SUFFIXES = frozenset({".txt", ".md", ".py"})
+TEXT = "Text"
+TOKENS = "Tokens"
+FORMATS = (TEXT, TOKENS)
 
 
-@dataclass(frozen=True)
-class Document:
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class Source:
-    """One entry of `spec.data.sources` or `spec.data.validation`. `field` is its path in the spec."""
+    """One entry of `spec.data.sources` or `spec.data.validation`. `field` is the path of its URI in the spec."""
 
     field: str
     uri: str
+    cache_dir: Path | None = None  # for copies of remote files; a source on this machine needs none
+    format: str = TEXT
+    name: str = ""
+    column: str = DEFAULT_COLUMN
+
+    def __post_init__(self) -> None:
+        self._remote: tuple[Remote, list[RemoteFile]] | None = None
 
     def documents(self) -> Iterator[Document]:
-        """Documents that are not empty, in an order that depends on their names only. Raises DataError."""
-        for document in self._read():
+        """Documents that are not empty, in an order that depends on their names only. Raises DataError,
+        SourceAway.
+        """
+        for document in self.all_documents():
             if document.text:
                 yield document
 
-    def _read(self) -> Iterator[Document]:
+    def all_documents(self) -> Iterator[Document]:
+        """The empty ones too."""
         if self.uri in (STDLIB_TRAIN, STDLIB_HELDOUT):
-            return stdlib_documents(heldout=self.uri == STDLIB_HELDOUT)
+            yield from stdlib_documents(heldout=self.uri == STDLIB_HELDOUT)
+            return
+        for path, name in self._files():
+            yield from file_documents(path, name, self._place)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.field, self.uri, self.column)
+
+    def _files(self) -> Iterator[tuple[Path, str]]:
+        """(where it is on this machine, its name below the source); remote ones are fetched as they come."""
+        if is_remote(self.uri):
+            if self._remote is None:  # listed once, so that all passes see the same files
+                if self.cache_dir is None:
+                    raise ValueError(f"{self.uri}: a remote source needs a folder for its copies")
+                remote = Remote(self.field, self.uri, self.cache_dir)
+                self._remote = remote, remote.files(SUFFIXES)
+            remote, files = self._remote
+            for file in files:
+                yield remote.copy(file), file.name
+            return
         path = file_path(self.uri, self.field)
         if path.is_dir():
-            return self._folder(path)
-        if not path.is_file():
+            found = [one for one in path.rglob("*") if one.name.endswith(SUFFIXES) and one.is_file()]
+            for name in sorted(one.relative_to(path).as_posix() for one in found):
+                yield path / name, name
+        elif path.is_file():
+            yield path, path.name
+        else:
             raise DataError(
                 self.field, self.uri, f"there is no file {path}", "correct the path, or mount the data"
             )
-        return (
-            self._json_lines(path)
-            if path.suffix == ".jsonl"
-            else iter([Document(path.name, self._text(path))])
-        )
 
-    def _folder(self, folder: Path) -> Iterator[Document]:
-        files = [path for path in folder.rglob("*") if path.suffix in FOLDER_SUFFIXES and path.is_file()]
-        names = sorted(path.relative_to(folder).as_posix() for path in files)
-        for name in names:
-            yield Document(name, self._text(folder / name))
 
-    def _json_lines(self, path: Path) -> Iterator[Document]:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield Document(f"{path.name}:{number}", self._line(path, number, line))
-
-    def _line(self, path: Path, number: int, line: bytes) -> str:
-        fix = 'write one JSON object a line: {"text": "…"}'
-        try:
-            record: Any = json.loads(line)
-        except ValueError as error:
-            raise DataError(self.field, self.uri, f"{path}, line {number}: not JSON: {error}", fix) from error
-        text = record.get("text") if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise DataError(self.field, self.uri, f'{path}, line {number}: no string under "text"', fix)
-        return text
-
-    def _text(self, path: Path) -> str:
-        try:
-            return path.read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            problem = f"{path}, byte {error.start}: not UTF-8"
-            raise DataError(
-                self.field, self.uri, problem, "convert the file to UTF-8, or leave it out"
-            ) from error
-        except OSError as error:
-            raise DataError(
-                self.field, self.uri, f"{path}: {error.strerror}", "make the file readable"
-            ) from error
+def spec_sources(spec: dict[str, Any], part: str, cache_dir: Path) -> list[Source]:
+    """The sources of `spec.data.<part>`. Raises DataError."""
+    found = []
+    for number, entry in enumerate(spec["data"].get(part) or []):
+        field = f"spec.data.{part}[{number}]"
+        kind = entry.get("format", TEXT)
+        if kind not in FORMATS:
+            fix = f"use {' or '.join(FORMATS)}"
+            raise DataError(f"{field}.format", kind, "not a format that this trainer reads", fix)
+        if kind == TOKENS and entry["uri"] in (STDLIB_TRAIN, STDLIB_HELDOUT):
+            raise DataError(f"{field}.format", kind, f"{entry['uri']} is text", f"use {TEXT}")
+        found.append(Source(f"{field}.uri", entry["uri"], cache_dir, kind, str(entry.get("name", ""))))
+    return found
 
 
 def file_path(uri: str, field: str) -> Path:
@@ -112,44 +104,3 @@ def file_path(uri: str, field: str) -> Path:
     except NotAPath as error:
         fix = f"{error.fix}, or {STDLIB_TRAIN} or {STDLIB_HELDOUT}"
         raise DataError(field, uri, error.problem, fix) from error
-
-
-def stdlib_documents(*, heldout: bool) -> Iterator[Document]:
-    """The running Python's own library: its source files, then its documentation topics.
-
-    About 6 % of the names are held out. The order is that of a hash, so that the cap takes from all parts
-    alike.
-    """
-    root = Path(sysconfig.get_path("stdlib"))
-    names = _python_files(root)
-    size = 0
-    for name in sorted(names, key=lambda name: _hash("order", name)):
-        if _is_heldout(name) != heldout:
-            continue
-        text = (root / name).read_bytes().decode("utf-8", "replace")
-        size += len(text)
-        if not heldout and size > STDLIB_TRAIN_BYTES:
-            break
-        yield Document(name, text)
-    topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
-    for topic in sorted(topics):
-        if _is_heldout(f"topic:{topic}") == heldout:
-            yield Document(f"topic:{topic}", topics[topic])
-
-
-def _python_files(root: Path) -> list[str]:
-    names = []
-    for folder, inner, files in os.walk(root):
-        inner[:] = [name for name in inner if name not in STDLIB_SKIPPED]  # never descends into them
-        names += [
-            (Path(folder) / name).relative_to(root).as_posix() for name in files if name.endswith(".py")
-        ]
-    return names
-
-
-def _is_heldout(name: str) -> bool:
-    return _hash("split", name) % 1000 < HELDOUT_PERMILLE
-
-
-def _hash(purpose: str, name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{purpose}:{name}".encode(), digest_size=8).digest(), "big")

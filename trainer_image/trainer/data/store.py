@@ -1,56 +1,57 @@
-"""Tokens of a corpus in memory-mapped files: any sample is read without reading what is before it.
+"""Tokens of a corpus in memory-mapped shards: any sample is read without reading what is before it.
 
-A store is a folder: `tokens.bin` (little-endian, 2 bytes a token when the vocabulary allows it, else 4),
-`documents.bin` (8 bytes each: where a document starts, then the end of the last) and `index.json` (counts,
-sizes and sha256 of each block, written last). Documents stand one behind the other, each with its end token.
-Written by `prepare`, read by the ranks and by `evaluate`. No torch.
+A store is a folder (docs/token-store.md): shards of tokens, where their documents start, and an index, written
+last. Tokens and documents are counted through all shards; documents stand one behind the other, each with its
+end token, and none crosses a shard. Read by the ranks and by `evaluate`. No torch.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from trainer.data.errors import StoreDamaged
+from trainer.data.shards import Shard, verify_structure, verify_tokens
+from trainer.data.store_format import INDEX_FILE, StoreIndex, parse_index
 
-FORMAT_VERSION = 1
-BLOCK_BYTES = 4 << 20  # a damaged byte is found to within this much
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, end) of one document."""
+
+    document: int
+    start: int
+    end: int
+    goes_on: bool  # the document has a token at `end`
 
 
 class TokenStore:
     """An open store. `documents`, `tokens` count; every document's end token is one of its tokens."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open it, checking sizes but not content. Raises StoreDamaged."""
+    def __init__(self, index: StoreIndex, shards: Sequence[Shard], folder: Path) -> None:
+        self.index = index
         self.folder = folder
-        index_file = folder / "index.json"
-        try:
-            index: dict[str, Any] = json.loads(index_file.read_text())
-        except FileNotFoundError:
-            raise StoreDamaged(index_file, 0, "missing: the store was not completed") from None
-        except ValueError as error:
-            raise StoreDamaged(index_file, getattr(error, "pos", 0), "not JSON") from error
-        if index.get("formatVersion") != FORMAT_VERSION:
-            raise StoreDamaged(
-                index_file, 0, f"format {index.get('formatVersion')}, this reads {FORMAT_VERSION}"
-            )
-        self.tokens: int = index["tokens"]
-        self.documents: int = index["documents"]
-        self.end_token: int = index["endToken"]
-        self._files: dict[str, Any] = index["files"]
-        for name, entry in self._files.items():
-            size = (folder / name).stat().st_size if (folder / name).exists() else 0
-            if size != entry["bytes"]:
-                raise StoreDamaged(folder / name, size, f"ends here, but {entry['bytes']} bytes were written")
-        self._tokens = np.memmap(folder / "tokens.bin", dtype=np.dtype(index["dtype"]), mode="r")
-        self.starts = np.memmap(folder / "documents.bin", dtype="<i8", mode="r")
+        self.tokens = index.tokens
+        self.documents = index.documents
+        self.end_token = index.end_token
+        self.identity = index.identity
+        self._shards = list(shards)
+        self._first_token = [0, *accumulate(shard.tokens for shard in index.shards)]
+        self._first_document = [0, *accumulate(shard.documents for shard in index.shards)]
+
+    @classmethod
+    def at(cls, folder: Path) -> TokenStore:
+        """The store in a folder of this machine: sizes are checked now, content when it is read. Raises
+        StoreDamaged.
+        """
+        index = read_index(folder)
+        return cls(index, [Shard(folder, shard, index) for shard in index.shards], folder)
 
     def sequences(self, sequence_length: int) -> int:
         """Number of samples of `sequence_length` tokens; the last may be shorter, and no token is left
@@ -68,87 +69,76 @@ class TokenStore:
         return self.read(start, start + sequence_length + 1)
 
     def read(self, start: int, end: int) -> np.ndarray:
-        return self._tokens[start:end].astype(np.int64)
+        """Tokens [start, end), or what there is of them. Raises StoreDamaged."""
+        end = min(end, self.tokens)
+        parts = [self._shards[number].read(*inside) for number, inside in self._parts(start, end)]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+    def spans(self, start: int, end: int) -> list[Span]:
+        """The documents, or parts of documents, in tokens [start, end). Raises StoreDamaged."""
+        found: list[Span] = []
+        for number, (at, stop) in self._parts(start, min(end, self.tokens)):
+            shard, base = self._shards[number], self._first_token[number]
+            local = int(np.searchsorted(shard.starts, at, side="right")) - 1
+            while at < stop:
+                document_end = int(shard.starts[local + 1])
+                if document_end <= at:
+                    raise StoreDamaged(
+                        self._document_file(number), 8 * (local + 1), "a document without tokens"
+                    )
+                cut = min(document_end, stop)
+                document = self._first_document[number] + local
+                found.append(Span(document, base + at, base + cut, cut < document_end))
+                at, local = cut, local + 1
+        return found
+
+    def document_starts(self) -> Iterator[np.ndarray]:
+        """By shard: where its documents start, then its end."""
+        for base, shard in zip(self._first_token, self._shards, strict=False):
+            yield base + shard.starts
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each document starts, then the store's end: all of them, in memory."""
+        return np.concatenate([*(starts[:-1] for starts in self.document_starts()), [self.tokens]])
 
     def verify(self) -> None:
-        """Compare every block with its hash. Raises StoreDamaged with file and offset of the first bad
-        block.
-        """
-        for name, entry in self._files.items():
-            with (self.folder / name).open("rb") as file:
-                for number, digest in enumerate(entry["blocks"]):
-                    if hashlib.sha256(file.read(BLOCK_BYTES)).hexdigest() != digest:
-                        raise StoreDamaged(
-                            self.folder / name, number * BLOCK_BYTES, "the block here has changed"
-                        )
+        """Read everything. Raises StoreDamaged with file and offset of what is not as it was written."""
+        self.verify_structure()
+        for index in self.index.shards:
+            verify_tokens(self.folder, index, self.index)
+
+    def verify_structure(self) -> None:
+        """As `verify`, but for the tokens, whose blocks are checked when they are first read."""
+        for number, (shard, index) in enumerate(zip(self._shards, self.index.shards, strict=True)):
+            verify_structure(self.folder, index, self.index)
+            starts = shard.starts
+            if starts[0] != 0 or starts[-1] != shard.tokens or not (np.diff(starts) > 0).all():
+                raise StoreDamaged(
+                    self._document_file(number), 0, "documents do not stand one behind the other"
+                )
+
+    def _document_file(self, number: int) -> Path:
+        return self.folder / self.index.shards[number].document_file.name
+
+    def _parts(self, start: int, end: int) -> list[tuple[int, tuple[int, int]]]:
+        """(shard, tokens of it) for tokens [start, end)."""
+        found = []
+        number = bisect_right(self._first_token, start) - 1
+        for first, after in pairwise(self._first_token[number:]):
+            if first >= end:
+                break
+            found.append((number, (max(start, first) - first, min(end, after) - first)))
+            number += 1
+        return found
 
 
-class StoreWriter:
-    """Writes a new store document by document. The folder counts only once `close` has written its index."""
-
-    def __init__(self, folder: Path, vocabulary_size: int, end_token: int) -> None:
-        folder.mkdir(parents=True)
-        self._folder = folder
-        self._dtype = np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
-        self._end = end_token
-        self._starts = [0]
-        self._tokens = _HashedFile(folder / "tokens.bin")
-
-    def add(self, ids: Sequence[int]) -> None:
-        """Append one document; its end token is added here."""
-        self._tokens.write(np.array([*ids, self._end], dtype=self._dtype).tobytes())
-        self._starts.append(self._starts[-1] + len(ids) + 1)
-
-    def close(self) -> None:
-        documents = _HashedFile(self._folder / "documents.bin")
-        documents.write(np.array(self._starts, dtype="<i8").tobytes())
-        index = {
-            "formatVersion": FORMAT_VERSION,
-            "dtype": self._dtype.str,
-            "tokens": self._starts[-1],
-            "documents": len(self._starts) - 1,
-            "endToken": self._end,
-            "files": {"tokens.bin": self._tokens.close(), "documents.bin": documents.close()},
-        }
-        (self._folder / "index.json").write_text(json.dumps(index))
-
-    def __enter__(self) -> StoreWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._tokens.close()
-
-
-class _HashedFile:
-    """Collects output into blocks, so that each is hashed as it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-        self._pending = bytearray()
-        self._blocks: list[str] = []
-        self._bytes = 0
-
-    def write(self, data: bytes) -> None:
-        self._pending += data
-        while len(self._pending) >= BLOCK_BYTES:
-            self._put(bytes(self._pending[:BLOCK_BYTES]))
-            del self._pending[:BLOCK_BYTES]
-
-    def _put(self, block: bytes) -> None:
-        self._file.write(block)
-        self._blocks.append(hashlib.sha256(block).hexdigest())
-        self._bytes += len(block)
-
-    def close(self) -> dict[str, Any]:
-        if self._pending:
-            self._put(bytes(self._pending))
-            self._pending.clear()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return {"bytes": self._bytes, "blocks": self._blocks}
+def read_index(folder: Path) -> StoreIndex:
+    """The index of a store on this machine. Raises StoreDamaged."""
+    file = folder / INDEX_FILE
+    try:
+        return parse_index(file.read_bytes(), file)
+    except FileNotFoundError:
+        raise StoreDamaged(file, 0, "missing: the store was not completed") from None
+    except OSError as error:
+        raise StoreDamaged(file, 0, f"cannot be read: {os.strerror(error.errno or 0)}") from error
