@@ -39,6 +39,10 @@ _PER_NODE = {"cpu": "1", "memory": "1Gi"}
 _SOURCE = {"name": "heldout", "uri": "python-stdlib:heldout", "format": "Text"}
 
 
+def _stage(after: int, *, name: str = "stdlib", weight: int = 1) -> dict[str, Any]:
+    return {"afterTokens": after, "weights": [{"name": name, "weight": weight}]}
+
+
 CREATES = (
     _case("", 0, f"metadata.name: {'x' * 41} has 41 characters, at most 40", ("metadata/name", "x" * 41)),
     _case(
@@ -84,8 +88,38 @@ CREATES = (
     _case(
         "spec.model.tokenizer.uri", 1, f"file://x {_RELATIVE}", ("spec/model/tokenizer", {"uri": "file://x"})
     ),
-    _case("spec.data.sources[].uri", 0, f"s3://lake/x {_PLACE}", ("spec/data/sources/0/uri", "s3://lake/x")),
+    _case("spec.data.sources[].uri", 0, f"gs://lake/x {_PLACE}", ("spec/data/sources/0/uri", "gs://lake/x")),
     _case("spec.data.sources[].uri", 1, f"file://x {_RELATIVE}", ("spec/data/sources/0/uri", "file://x")),
+    _case(
+        "spec.data",
+        0,
+        "spec.data.sources: with several sources each needs a weight",
+        ("spec/data/sources", [_SOURCE, {**_SOURCE, "name": "b", "weight": 1}]),
+    ),
+    _case(
+        "spec.data",
+        1,
+        "spec.data.sources: no source has a weight above 0",
+        ("spec/data/sources", [{**_SOURCE, "weight": 0}, {**_SOURCE, "name": "b", "weight": 0}]),
+    ),
+    _case(
+        "spec.data",
+        2,
+        "spec.data.stages: are not in the order of afterTokens",
+        ("spec/data/stages", [_stage(2000), _stage(1000)]),
+    ),
+    _case(
+        "spec.data",
+        3,
+        "spec.data.stages: a weight names no source",
+        ("spec/data/stages", [_stage(1000, name="other")]),
+    ),
+    _case(
+        "spec.data.stages[]",
+        0,
+        "spec.data.stages: a stage without a weight above 0 reads nothing",
+        ("spec/data/stages", [_stage(1000, weight=0)]),
+    ),
     _case(
         "spec.data.validation[].uri",
         0,
@@ -266,7 +300,7 @@ UPDATES = (
         ("spec/podTemplate", REMOVED),
     ),
     _case("spec.model", 1, f"spec.model: {_FIXED}", ("spec/model/config/num_hidden_layers", 8)),
-    _case("spec.data", 0, f"spec.data: {_FIXED}", ("spec/data/seed", 1)),
+    _case("spec.data", 4, f"spec.data: {_FIXED}", ("spec/data/seed", 1)),
     _case("spec.training", 1, f"spec.training: {_FIXED}", ("spec/training/duration/steps", 400)),
     _case("spec.resources", 4, f"spec.resources: {_FIXED}", ("spec/resources/perNode/cpu", "3")),
     _case(

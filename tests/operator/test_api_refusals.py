@@ -86,12 +86,6 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
     ("spec/training/schedule/warmupPermille", 1001, "1001 is more than the maximum, 1000", "at most 1000"),
     ("spec/training/seed", -1, "spec.training.seed: -1 is less than the minimum, 0", "at least 0"),
     ("spec/data/sources", [], "spec.data.sources: a list with 0 items, at least 1 needed", "add 1"),
-    (
-        "spec/data/sources",
-        TWO_SOURCES,
-        "spec.data.sources: a list with 2 items, at most 1 allowed",
-        "remove 1",
-    ),
     ("spec/data/validation", TWO_SOURCES, "spec.data.validation: a list with 2 items, at most 1", "remove 1"),
     ("spec/data/sources/0/name", "A b", "spec.data.sources[0].name: 'A b' may have lower-case", "rename it"),
     # rules
@@ -199,10 +193,12 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
     (
         "spec/data/sources/0/uri",
         "/data",
-        "'/data' is not a file:// URI, pvc://claim/path, python-stdlib:train",
+        "'/data' is not a file:// URI, pvc://claim/path, s3://bucket/path, https://host/path, python-stdlib:train",
         "write file:///data",
     ),
-    ("spec/data/sources/0/uri", "s3://lake/x", "'s3://lake/x': s3:// is not supported", "use a file:// URI"),
+    ("spec/data/sources/0/uri", "gs://lake/x", "'gs://lake/x': gs:// is not supported", "use a file:// URI"),
+    ("spec/data/sources/0/uri", "https://me:secret@host/x", "'https://me:secret@host/x' is not the address", "user"),
+    ("spec/data/sources/0/uri", "http://host", "'http://host' is not the address of a file", "https://host/path"),
     (
         "spec/data/sources/0/uri",
         "python-stdlib:test",

@@ -24,7 +24,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/model/secretRef", {"name": "hf-token"}),
     ("spec/model/trustRemoteCode", False),
     ("spec/model/adapter", {"method": "LoRA", "rank": 32}),
-    ("spec/data/sources/0/weight", 70),
     ("spec/data/sources/0/revision", "v3"),
     ("spec/data/sources/0/runRef", {"name": "prepare", "output": "code"}),
     ("spec/data/secretRef", {"name": "lake"}),
@@ -63,8 +62,7 @@ FIELDS: list[tuple[str, Any]] = [
 VALUES: list[tuple[str, str]] = [
     *(("spec/task", task) for task in ("sft", "dpo", "evaluate", "prepare")),
     *(("spec/model/init", init) for init in ("Weights", "Resume")),
-    *(("spec/data/sources/0/format", form) for form in ("Tokens", "Messages", "Pairs")),
-    *(("spec/data/packing", packing) for packing in ("None", "BestFit")),
+    *(("spec/data/sources/0/format", form) for form in ("Messages", "Pairs")),
     *(("spec/training/precision", precision) for precision in ("BF16", "FP16", "FP8")),
     ("spec/training/schedule/name", "WSD"),
     ("spec/parallelism/engine", "DeepSpeed"),

@@ -120,6 +120,7 @@ class TrainingRunSpec(Block):
                 f"{length} is more than spec.model.config.max_position_embeddings ({limit})",
                 f"lower sequenceLength to {limit} or raise max_position_embeddings to {length}",
             )
+        yield from self._late_stages()
         if self.output.uri.rstrip("/") == self.checkpoint.location.uri.rstrip("/"):
             yield FieldError(
                 "output.uri",
@@ -127,6 +128,20 @@ class TrainingRunSpec(Block):
                 f"{self.output.uri} is the same as spec.checkpoint.location.uri",
                 "give the model another folder",
             )
+
+    def _late_stages(self) -> Iterator[FieldError]:
+        """A stage that would never begin is a mistake, and not a wish."""
+        training = self.training
+        whole = training.total_steps * training.batch_sequences * training.sequence_length
+        for index, stage in enumerate(self.data.stages):
+            if stage.after_tokens >= whole:
+                yield FieldError(
+                    f"data.stages[{index}].afterTokens",
+                    stage.after_tokens,
+                    f"{stage.after_tokens} tokens are not before the end of the run: {training.total_steps} steps x "
+                    f"{training.batch_sequences} sequences x {training.sequence_length} tokens = {whole}",
+                    "lower it, or train longer",
+                )
 
 
 class Metadata(BaseModel):
