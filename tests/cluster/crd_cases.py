@@ -139,6 +139,30 @@ CREATES = (
         ("spec/training/globalBatch", {"tokens": 1000}),
     ),
     _case(
+        "spec.training",
+        1,
+        "spec.training.schedule.warmupSteps: a warm-up of 301 steps is longer than the run of 300 steps",
+        ("spec/training/schedule", {"warmupSteps": 301}),
+    ),
+    _case(
+        "spec.training.schedule",
+        0,
+        "spec.training.schedule: decayPermille and decaySteps are for WSD only",
+        ("spec/training/schedule", {"name": "Linear", "decaySteps": 3}),
+    ),
+    _case(
+        "spec.training.schedule",
+        1,
+        "spec.training.schedule: takes at most one of decayPermille and decaySteps",
+        ("spec/training/schedule", {"name": "WSD", "decaySteps": 3, "decayPermille": 3}),
+    ),
+    _case(
+        "spec.training.schedule",
+        2,
+        "spec.training.schedule: warmupPermille + decayPermille is more than 1000, the whole run",
+        ("spec/training/schedule", {"name": "WSD", "warmupPermille": 901}),
+    ),
+    _case(
         "spec.training.duration",
         0,
         "spec.training.duration: needs exactly one of tokens and steps",
@@ -301,7 +325,7 @@ UPDATES = (
     ),
     _case("spec.model", 1, f"spec.model: {_FIXED}", ("spec/model/config/num_hidden_layers", 8)),
     _case("spec.data", 4, f"spec.data: {_FIXED}", ("spec/data/seed", 1)),
-    _case("spec.training", 1, f"spec.training: {_FIXED}", ("spec/training/duration/steps", 400)),
+    _case("spec.training", 2, f"spec.training: {_FIXED}", ("spec/training/duration/steps", 400)),
     _case("spec.resources", 4, f"spec.resources: {_FIXED}", ("spec/resources/perNode/cpu", "3")),
     _case(
         "spec.parallelism", 0, f"spec.parallelism: {_FIXED}", ("spec/parallelism", {"axes": {"tensor": 2}})

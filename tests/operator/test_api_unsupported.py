@@ -28,8 +28,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/data/sources/0/runRef", {"name": "prepare", "output": "code"}),
     ("spec/data/secretRef", {"name": "lake"}),
     ("spec/training/duration/epochs", 3),
-    ("spec/training/overrides", {"zLoss": 0}),
-    ("spec/training/schedule/decayPermille", 100),
     ("spec/sft", {"loss": "AssistantOnly"}),
     ("spec/dpo", {"beta": 0.1}),
     ("spec/evaluate", {"suites": []}),
@@ -42,7 +40,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/parallelism/axes/context", 2),
     ("spec/parallelism/axes/expert", 2),
     ("spec/parallelism/onResize", "KeepModelParallel"),
-    ("spec/parallelism/activationCheckpointing", "Auto"),
     ("spec/checkpoint/location/secretRef", {"name": "lake"}),
     ("spec/checkpoint/memory/copies", 2),
     ("spec/checkpoint/durable/keepEverySteps", 5000),
@@ -63,8 +60,8 @@ VALUES: list[tuple[str, str]] = [
     *(("spec/task", task) for task in ("sft", "dpo", "evaluate", "prepare")),
     *(("spec/model/init", init) for init in ("Weights", "Resume")),
     *(("spec/data/sources/0/format", form) for form in ("Messages", "Pairs")),
-    *(("spec/training/precision", precision) for precision in ("BF16", "FP16", "FP8")),
-    ("spec/training/schedule/name", "WSD"),
+    ("spec/training/precision", "FP8"),
+    ("spec/training/optimizer/name", "AdamW8bit"),
     ("spec/parallelism/engine", "DeepSpeed"),
 ]
 

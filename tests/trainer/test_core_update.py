@@ -1,4 +1,4 @@
-"""Clipping, weight decay and the learning rate, against numbers known in closed form."""
+"""Clipping, weight decay and parameter groups, against numbers known in closed form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from trainer.config import OptimizerConfig
 from trainer.mesh import build_axes
 from trainer.optim import Optimizer
 from trainer.parameters import Parameter
-from trainer.schedule import Schedule
 
 CONFIG = OptimizerConfig(
     learning_rate=0.1, betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0
@@ -93,17 +92,3 @@ def test_moments_exist_before_the_first_update_and_share_the_optimizers_memory()
     optimizer.update([torch.ones(2, 2, dtype=torch.float64)], scale=1.0, learning_rate=0.1)
     assert torch.allclose(moments["lm_head.weight.exp_avg"], torch.full((2, 2), 0.1, dtype=torch.float64))
     assert optimizer.updates == 1
-
-
-def test_the_learning_rate_warms_up_linearly_and_follows_half_a_cosine() -> None:
-    schedule = Schedule(peak=1e-4, minimum=0.0, warmup_steps=1000, total_steps=500_000)
-    expected = {1: 1e-7, 500: 5e-5, 1000: 1e-4, 125_750: 8.5355e-5, 250_500: 5e-5, 500_000: 0.0}
-    for step, rate in expected.items():
-        assert schedule.learning_rate(step) == pytest.approx(rate, rel=1e-4, abs=1e-12)
-
-
-def test_the_learning_rate_ends_at_the_minimum_and_starts_at_the_peak_without_warm_up() -> None:
-    schedule = Schedule(peak=1.0, minimum=0.1, warmup_steps=0, total_steps=10)
-    assert schedule.learning_rate(10) == pytest.approx(0.1)
-    assert 0.9 < schedule.learning_rate(1) < 1.0
-    assert Schedule(1.0, 0.1, 2, 10, cosine=False).learning_rate(9) == 1.0

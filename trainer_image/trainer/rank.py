@@ -125,7 +125,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
             seed=config.training.seed,
         ),
         state=state,
-        schedule=schedule_of(config),
+        schedule=schedule_of(config.training),
         initializer_range=model.initializer_range,
         snapshots=SnapshotKeeper(
             job, local_rank, axes, state, on=config.checkpoint.memory_interval_steps != 0

@@ -185,6 +185,11 @@ class Parallelism(Block):
         description="Axes with a fixed size.",
         json_schema_extra={"default": {}},
     )
+    activation_checkpointing: Literal["Auto", "None", "Selective", "Full"] = Field(
+        "Auto",
+        description="Layers that keep only their input and are computed again in the backward pass: none, every "
+        "second, or all. Auto: as few as fit. Loss and gradients are the same.",
+    )
 
 
 def _as_text(amount: Any) -> Any:

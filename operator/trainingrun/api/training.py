@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool
 
 from trainingrun.api.base import Block, counted
-from trainingrun.api.cel import exactly_one, rule, rules
+from trainingrun.api.cel import at_most_one, exactly_one, rule, rules
 from trainingrun.api.errors import FieldError
+
+DECAY_PERMILLE = 100  # of a WSD schedule that does not say
 
 
 class Duration(Block):
@@ -53,15 +55,20 @@ class GlobalBatch(Block):
 
 
 class Optimizer(Block):
-    """AdamW with decoupled weight decay."""
+    """How gradients change the weights. Weight decay is decoupled in all of them."""
 
-    name: Literal["AdamW"] = Field("AdamW", description="The optimizer.")
+    name: Literal["AdamW", "Lion", "Muon", "Adafactor"] = Field(
+        "AdamW",
+        description="AdamW; Lion; Muon for hidden matrices with AdamW for the rest; or Adafactor, which keeps almost "
+        "no state and whose learning rate is relative to the size of the weights. All are exact under every axis.",
+    )
     learning_rate: float = Field(ge=1e-12, le=10, description="Peak learning rate.")
     betas: list[float] = Field(
         default=[0.9, 0.95],
         min_length=2,
         max_length=2,
-        description="Decay of the two moments, each from 0 to less than 1.",
+        description="Decay of the two moments, each from 0 to less than 1. For Lion: share of the momentum in the "
+        "update, and its decay. Adafactor has none.",
         json_schema_extra={
             "x-kubernetes-list-type": "atomic",
             "items": {"type": "number", "minimum": 0, "maximum": 0.9999999, "description": "One decay."},
@@ -83,14 +90,127 @@ class Optimizer(Block):
 
 
 class Schedule(Block):
-    """The learning rate over the run: linear warm-up, then a cosine down to the minimum at the last step."""
+    """The learning rate over the run: a linear warm-up, then the shape that `name` says.
 
-    name: Literal["Cosine"] = Field("Cosine", description="The shape after the warm-up.")
+    The update of step s, counted from 1, uses rate(s). Warm-up: s / W of the peak for s <= W.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.name == 'WSD' || !(has(self.decayPermille) || has(self.decaySteps))",
+                "spec.training.schedule: decayPermille and decaySteps are for WSD only; hint: remove them, or "
+                "use name WSD",
+            ),
+            at_most_one("spec.training.schedule", "decayPermille", "decaySteps"),
+            rule(
+                "self.name != 'WSD' || has(self.warmupSteps) || has(self.decaySteps) || "
+                f"self.warmupPermille + (has(self.decayPermille) ? self.decayPermille : {DECAY_PERMILLE}) "
+                "<= 1000",
+                "spec.training.schedule: warmupPermille + decayPermille is more than 1000, the whole run; "
+                "hint: lower one of them",
+            ),
+        )
+    )
+    name: Literal["Cosine", "Linear", "WSD", "Constant"] = Field(
+        "Cosine",
+        description="The shape after the warm-up. Cosine and Linear fall to the minimum at the last step; WSD "
+        "stays at the peak and falls linearly over the last decayPermille; Constant stays.",
+    )
     warmup_permille: int = Field(
         50, ge=0, le=1000, description="Share of the steps that warm up, in thousandths of the run."
     )
+    warmup_steps: int | None = Field(
+        None, ge=0, le=10**9, description="Steps that warm up; replaces warmupPermille when it is set."
+    )
+    decay_permille: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description=f"WSD only: share of the steps that decay, in thousandths of the run; {DECAY_PERMILLE} "
+        "when left out.",
+    )
+    decay_steps: int | None = Field(
+        None, ge=1, le=10**9, description="WSD only: steps that decay; instead of decayPermille."
+    )
     min_learning_rate_permille: int = Field(
         100, ge=0, le=1000, description="Learning rate at the end, in thousandths of the peak."
+    )
+
+    def problems(self) -> Iterator[FieldError]:
+        for name, value in (("decayPermille", self.decay_permille), ("decaySteps", self.decay_steps)):
+            if value is not None and self.name != "WSD":
+                yield FieldError(
+                    name, value, f"{self.name} has no decay of its own", "remove it, or use name WSD"
+                )
+        if self.decay_permille is not None and self.decay_steps is not None:
+            yield FieldError(
+                "decaySteps", self.decay_steps, "decayPermille is set as well", "remove one of them"
+            )
+        decay = self.decay_permille or DECAY_PERMILLE
+        if self.name == "WSD" and self.warmup_steps is None and self.decay_steps is None:
+            both = self.warmup_permille + decay
+            if both > 1000:
+                yield FieldError(
+                    "decayPermille",
+                    self.decay_permille,
+                    f"warm-up {self.warmup_permille} + decay {decay} = {both} thousandths, but the run has 1000",
+                    f"decay over at most {1000 - self.warmup_permille}, or warm up over fewer",
+                )
+
+    def misfits(self, total_steps: int) -> Iterator[FieldError]:
+        """Why warm-up and decay do not fit into a run of `total_steps`, with the equation."""
+        warmup = self.warmup_steps
+        if warmup is None:
+            warmup = total_steps * self.warmup_permille // 1000
+        field = "warmupPermille" if self.warmup_steps is None else "warmupSteps"
+        if warmup > total_steps:
+            yield FieldError(
+                f"schedule.{field}",
+                warmup,
+                f"a warm-up of {warmup} steps is longer than the run of {total_steps} steps",
+                f"use at most {total_steps}, or a longer spec.training.duration",
+            )
+            return
+        if self.name != "WSD":
+            return
+        decay = self.decay_steps
+        if decay is None:
+            decay = total_steps * (self.decay_permille or DECAY_PERMILLE) // 1000
+        if warmup + decay > total_steps:
+            yield FieldError(
+                f"schedule.{'decayPermille' if self.decay_steps is None else 'decaySteps'}",
+                self.decay_permille if self.decay_steps is None else decay,
+                f"warm-up {warmup} + decay {decay} = {warmup + decay} steps, but the run has {total_steps}",
+                f"decay over at most {total_steps - warmup} steps, or warm up over fewer",
+            )
+
+
+class Overrides(Block):
+    """What few runs need; left out, nothing changes."""
+
+    z_loss: float | None = Field(
+        None,
+        ge=0,
+        le=0.999,
+        description="Coefficient of the z-loss, the squared logarithm of the softmax's denominator; 1e-4 is usual. "
+        "Averaged over the same tokens as the loss, and reported beside it.",
+    )
+    ema_decay: float | None = Field(
+        None,
+        ge=0,
+        le=0.99999,
+        description="Decay of a moving average of the weights, one step an update. The average is exported in place "
+        "of the weights.",
+    )
+    attention: Literal["Auto", "Sdpa", "Eager", "Flash"] = Field(
+        "Auto",
+        description="Implementation of attention. Auto is Sdpa, torch's fused one; Eager is slow and plain; Flash "
+        "needs the package flash-attn in the trainer's image.",
+    )
+    compile: StrictBool = Field(
+        False,
+        description="Compile the layers with torch.compile; needs a C++ compiler in the trainer's image.",
     )
 
 
@@ -108,7 +228,17 @@ class Training(Block):
                 "self.globalBatch.tokens",
                 "self.sequenceLength",
                 "(self.globalBatch.tokens / self.sequenceLength + 1) * self.sequenceLength",
-            )
+            ),
+            rule(
+                "!has(self.duration.steps) || !has(self.schedule.warmupSteps) || "
+                "self.schedule.warmupSteps <= self.duration.steps",
+                "spec.training.schedule.warmupSteps: the warm-up is longer than the run; hint: lower it",
+                "spec.training.schedule.warmupSteps: a warm-up of %d steps is longer than the run of %d "
+                "steps; hint: use at most %d",
+                "self.schedule.warmupSteps",
+                "self.duration.steps",
+                "self.duration.steps",
+            ),
         )
     )
     duration: Duration = Field(description="How long: exactly one of tokens and steps.")
@@ -119,9 +249,10 @@ class Training(Block):
     sequence_length: int = Field(
         ge=2, le=16777216, description="Tokens of one sequence; at most model.config.max_position_embeddings."
     )
-    precision: Literal["FP32", "FP64"] = Field(
+    precision: Literal["BF16", "FP32", "FP16", "FP64"] = Field(
         "FP32",
-        description="Floating-point format of weights, gradients and optimizer. FP64 is slow: it is meant "
+        description="Floating-point format of the computation. BF16 and FP16 keep weights, sums of gradients and "
+        "optimizer in FP32; FP16 scales the loss and skips steps that overflow. FP64 is slow: it is meant "
         "for proofs that two ways of computing agree.",
     )
     optimizer: Optimizer = Field(description="The optimizer.")
@@ -131,6 +262,11 @@ class Training(Block):
         json_schema_extra={"default": {}},
     )
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of the random weights.")
+    overrides: Overrides = Field(
+        default_factory=lambda: Overrides.model_validate({}),
+        description="What few runs need.",
+        json_schema_extra={"default": {}},
+    )
 
     def problems(self) -> Iterator[FieldError]:
         tokens, length = self.global_batch.tokens, self.sequence_length
@@ -144,6 +280,8 @@ class Training(Block):
                 f"x {length} + {tokens % length}",
                 f"use {' or '.join(nearest)}",
             )
+        else:
+            yield from self.schedule.misfits(self.total_steps)
 
     @property
     def batch_sequences(self) -> int:

@@ -2,8 +2,9 @@
 `planner.inputs`.
 
 Memory is what the framework can see, never the marketing number. Rates are those of FP32 and FP64 matrix
-products without reduced-precision modes (no TF32), from vendors' data sheets; training reaches `MATMUL_SHARE`
-of them. Link speeds are for one direction and one accelerator. Sources: NVIDIA and AMD data sheets; the
+products without reduced-precision modes (no TF32), and of dense BF16 (FP16 is the same), from vendors' data sheets;
+CPU cores have no faster half precision than FP32 unless they have AMX, which is not counted on; training reaches
+`MATMUL_SHARE` of them. Link speeds are for one direction and one accelerator. Sources: NVIDIA and AMD data sheets; the
 accelerator and network tables of github.com/stas00/ml-engineering (commit 744d01e); memory totals as PyTorch
 prints them in out-of-memory messages and `nvidia-smi` (public issue threads).
 """
@@ -46,6 +47,7 @@ class Accelerator:
     fp64_flops: float
     local_link_bytes_per_second: float  # to its neighbours in the node
     link_bytes_per_second: float  # its share of the node's network, on the usual cloud instance
+    bf16_flops: float
 
 
 CPU = Cpu()
@@ -58,14 +60,14 @@ _NVIDIA = "nvidia.com/gpu"
 _AMD = "amd.com/gpu"
 
 ACCELERATORS: tuple[Accelerator, ...] = (
-    Accelerator("NVIDIA-A100-SXM4-40GB", _NVIDIA, 39.4, 1555e9, 19.5e12, 19.5e12, 300e9, 6.25e9),
-    Accelerator("NVIDIA-A100-SXM4-80GB", _NVIDIA, 79.14, 2000e9, 19.5e12, 19.5e12, 300e9, 6.25e9),
-    Accelerator("NVIDIA-H100-80GB-HBM3", _NVIDIA, 79.18, 3350e9, 67e12, 67e12, 450e9, 50e9),
-    Accelerator("NVIDIA-H200", _NVIDIA, 139.8, 4800e9, 67e12, 67e12, 450e9, 50e9),
-    Accelerator("NVIDIA-B200", _NVIDIA, 178.35, 8000e9, 75e12, 37e12, 900e9, 50e9),
-    Accelerator("NVIDIA-L4", _NVIDIA, 22.0, 300e9, 30.3e12, 0.47e12, 31e9, 1.56e9),
-    Accelerator("NVIDIA-L40S", _NVIDIA, 44.39, 864e9, 91.6e12, 1.4e12, 31e9, 6.25e9),
-    Accelerator("AMD_Instinct_MI300X_OAM", _AMD, 191.98, 5300e9, 163.4e12, 163.4e12, 448e9, 50e9),
+    Accelerator("NVIDIA-A100-SXM4-40GB", _NVIDIA, 39.4, 1555e9, 19.5e12, 19.5e12, 300e9, 6.25e9, 312e12),
+    Accelerator("NVIDIA-A100-SXM4-80GB", _NVIDIA, 79.14, 2000e9, 19.5e12, 19.5e12, 300e9, 6.25e9, 312e12),
+    Accelerator("NVIDIA-H100-80GB-HBM3", _NVIDIA, 79.18, 3350e9, 67e12, 67e12, 450e9, 50e9, 989e12),
+    Accelerator("NVIDIA-H200", _NVIDIA, 139.8, 4800e9, 67e12, 67e12, 450e9, 50e9, 989e12),
+    Accelerator("NVIDIA-B200", _NVIDIA, 178.35, 8000e9, 75e12, 37e12, 900e9, 50e9, 2250e12),
+    Accelerator("NVIDIA-L4", _NVIDIA, 22.0, 300e9, 30.3e12, 0.47e12, 31e9, 1.56e9, 121e12),
+    Accelerator("NVIDIA-L40S", _NVIDIA, 44.39, 864e9, 91.6e12, 1.4e12, 31e9, 6.25e9, 362e12),
+    Accelerator("AMD_Instinct_MI300X_OAM", _AMD, 191.98, 5300e9, 163.4e12, 163.4e12, 448e9, 50e9, 1307e12),
 )
 
 

@@ -14,7 +14,8 @@ from trainingrun.planner import catalogue
 from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 
-PARAMETER_BYTES = {"FP32": 4, "FP64": 8}
+PARAMETER_BYTES = {"BF16": 4, "FP16": 4, "FP32": 4, "FP64": 8}
+COMPUTE_BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
 
 
 def planner_inputs(
@@ -66,6 +67,10 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         sequence_length=length,
         global_batch_sequences=sequences,
         parameter_bytes=PARAMETER_BYTES[training["precision"]],
+        compute_bytes=COMPUTE_BYTES[training["precision"]],
+        optimizer=training["optimizer"]["name"],
+        averaged=(training.get("overrides") or {}).get("emaDecay") is not None,
+        activation_checkpointing=(spec.get("parallelism") or {}).get("activationCheckpointing") or "None",
         pinned={axis: degree for axis, degree in pinned.items() if degree is not None},
     )
 
@@ -94,7 +99,7 @@ def node_shape(spec: Mapping[str, Any], *, accelerator_name: str | None = None) 
 def cpu_node(processes: int, cores: float, memory_bytes: int, precision: str = "FP32") -> NodeShape:
     """A node that trains on its cores, which its processes share evenly."""
     cpu = catalogue.CPU
-    rate = cpu.fp32_flops_per_core if precision == "FP32" else cpu.fp64_flops_per_core
+    rate = cpu.fp64_flops_per_core if precision == "FP64" else cpu.fp32_flops_per_core
     return NodeShape(
         processes=processes,
         memory_bytes=memory_bytes,
@@ -115,7 +120,8 @@ def accelerator_node(
     """A node of `count` accelerators, one process for each. `host_memory_bytes` 0: not stated, not
     checked.
     """
-    rate = entry.fp32_flops if precision == "FP32" else entry.fp64_flops
+    rates = {"FP32": entry.fp32_flops, "FP64": entry.fp64_flops}
+    rate = rates.get(precision, entry.bf16_flops)
     return NodeShape(
         processes=count,
         memory_bytes=int(entry.memory_gib * catalogue.GIB) * count,

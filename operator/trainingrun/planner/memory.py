@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainingrun.planner.layout import Cut
+from trainingrun.planner.optimizer_state import state_elements, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
 
@@ -112,7 +113,7 @@ def stage_bill(
     accumulation: int,
 ) -> MemoryBill:
     """The bill of a rank of this pipeline stage, in bytes."""
-    size = training.parameter_bytes
+    size, small = training.parameter_bytes, training.activation_bytes
     parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor)
     own = -(-parameters.total // cut.shard)
     tokens = micro_batch * training.sequence_length
@@ -120,18 +121,22 @@ def stage_bill(
     if stage == cut.pipeline - 1:
         moments.append(_loss(model, training, cut, stage, parameters, tokens))
     if replicate > 1:
-        moments.append(_replicas(parameters, cut))
+        moments.append(_replicas(training, parameters, cut))
+    moments.append(_Moment(0, 0, size * update_elements(model, training, parameters)))
     peak = max(moments, key=lambda moment: moment.total)
-    held = _held(parameters, model, cut, accumulation=accumulation, tokens=tokens)
-    snapshots = SNAPSHOT_BUFFERS * size * (1 + training.optimizer_states) * own
+    held = _held(training, parameters, model, cut, accumulation=accumulation, tokens=tokens)
+    state = size * (state_elements(model, training, parameters, cut) + (own if training.averaged else 0))
+    # Sharded weights are gathered in half precision; others have a copy in it beside the master.
+    copies = small * own if training.mixed and cut.shard == 1 else 0
+    snapshots = SNAPSHOT_BUFFERS * (size * own + state)
     on_host = node.device != "cpu"
     return MemoryBill(
-        weights=size * own,
+        weights=size * own + copies,
         gradients=size * own,
-        optimizer=size * training.optimizer_states * own,
-        activations=size * peak.activations,
-        logits=size * peak.logits,
-        buffers=size * (held + peak.buffers),
+        optimizer=state,
+        activations=peak.activations,
+        logits=peak.logits,
+        buffers=held + peak.buffers,
         reserved=node.reserved_bytes_per_process,
         snapshots=0 if on_host else snapshots,
         host=snapshots if on_host else 0,
@@ -140,7 +145,7 @@ def stage_bill(
 
 @dataclass(frozen=True)
 class _Moment:
-    """Elements that are held at one moment of the step, beyond what is held all through."""
+    """Bytes that are held at one moment of the step, beyond what is held all through."""
 
     activations: int
     logits: int
@@ -154,9 +159,20 @@ class _Moment:
 def _kept(
     model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
 ) -> int:
-    """Activations of the micro-batches in flight; the last norm keeps three hidden states more."""
-    kept = (cut.pipeline - stage) * parameters.layers * layer_activation_elements(model, training, cut.tensor)
-    return tokens * (kept + (3 * model.hidden_size if stage == cut.pipeline - 1 else 0))
+    """Bytes of the activations of the micro-batches in flight; the last norm keeps three hidden states more. A layer
+    that is computed again keeps its input only.
+    """
+    short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
+    layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
+    kept = (cut.pipeline - stage) * (layers + short * model.hidden_size)
+    elements = tokens * (kept + (3 * model.hidden_size if stage == cut.pipeline - 1 else 0))
+    return training.activation_bytes * elements
+
+
+def _computed_again(training: TrainingShape, layer: int) -> bool:
+    """As `trainer.recompute` has it, for the layers of a stage."""
+    mode = training.activation_checkpointing
+    return mode == "Full" or (mode == "Selective" and layer % 2 == 0)
 
 
 def _loss(
@@ -165,9 +181,17 @@ def _loss(
     """Between forward and backward: all copies of the logits, and the head's gradient before it is added."""
     return _Moment(
         activations=_kept(model, training, cut, stage, parameters, tokens),
-        logits=LOGIT_COPIES * tokens * -(-model.vocabulary_size // cut.tensor),
-        buffers=vocabulary_parameters(model, cut.tensor),
+        logits=_logit_bytes(training) * tokens * -(-model.vocabulary_size // cut.tensor),
+        buffers=training.activation_bytes * vocabulary_parameters(model, cut.tensor),
     )
+
+
+def _logit_bytes(training: TrainingShape) -> int:
+    """Of one logit at the loss, which is computed in FP32 at least: in half precision the logits themselves, and
+    their gradient, are there beside it.
+    """
+    extra = 2 * training.activation_bytes if training.mixed else 0
+    return LOGIT_COPIES * training.parameter_bytes + extra
 
 
 def _backward(
@@ -178,15 +202,19 @@ def _backward(
     """
     last = stage == cut.pipeline - 1
     working = 3 * model.hidden_size + 4 * model.intermediate_size // cut.tensor
+    if _computed_again(training, parameters.layers - 1):
+        working += layer_activation_elements(model, training, cut.tensor)
     gathered = min(2, parameters.layers) * parameters.layer if cut.shard > 1 and cut.pipeline == 1 else 0
+    small = training.activation_bytes
     return _Moment(
-        activations=_kept(model, training, cut, stage, parameters, tokens) + tokens * working,
-        logits=tokens * -(-model.vocabulary_size // cut.tensor) if last else 0,
-        buffers=gathered + model.hidden_size * model.intermediate_size // cut.tensor,
+        activations=_kept(model, training, cut, stage, parameters, tokens) + small * tokens * working,
+        logits=small * tokens * -(-model.vocabulary_size // cut.tensor) if last else 0,
+        buffers=small * (gathered + model.hidden_size * model.intermediate_size // cut.tensor),
     )
 
 
 def _held(
+    training: TrainingShape,
     parameters: StageParameters,
     model: ModelShape,
     cut: Cut,
@@ -194,7 +222,7 @@ def _held(
     accumulation: int,
     tokens: int,
 ) -> int:
-    """What communication holds through the backward pass, in elements.
+    """What communication holds through the backward pass, in bytes.
 
     Sharded: the gathered root block, or in a pipeline the whole gathered stage. Data ranks talk once a step,
     so with several micro-batches the gradients of the whole stage pile up before they are scattered; with
@@ -203,17 +231,19 @@ def _held(
     """
     largest = max(parameters.layer, parameters.root)
     own = -(-parameters.total // cut.shard)
-    gathered = 0
+    size, small = training.parameter_bytes, training.activation_bytes
+    held = 0
     if cut.shard > 1:
         piled = parameters.total - own
-        gathered += min(largest, piled) if accumulation == 1 else piled
-        gathered += parameters.total if cut.pipeline > 1 else parameters.root
+        held += size * (min(largest, piled) if accumulation == 1 else piled)
+        held += small * (parameters.total if cut.pipeline > 1 else parameters.root)
     in_transit = 2 * tokens * model.hidden_size if cut.pipeline > 1 else 0
-    return gathered + in_transit
+    return held + small * in_transit
 
 
-def _replicas(parameters: StageParameters, cut: Cut) -> _Moment:
+def _replicas(training: TrainingShape, parameters: StageParameters, cut: Cut) -> _Moment:
     """After the backward pass: replicas add up one bucket of gradients after the other; activations are gone."""
     largest = max(parameters.layer, parameters.root)
     own = -(-parameters.total // cut.shard)
-    return _Moment(0, 0, min(own, BUCKET_ELEMENTS + -(-largest // cut.shard)))
+    bucket = min(own, BUCKET_ELEMENTS + -(-largest // cut.shard))
+    return _Moment(0, 0, training.parameter_bytes * bucket)

@@ -94,6 +94,14 @@ def of_copies(copies: int, nodes: int) -> str:
     )
 
 
+def of_activations(training: TrainingShape) -> list[str]:
+    """Nothing to say where all activations are kept."""
+    which = {"Selective": "every second layer is", "Full": "every layer is"}.get(
+        training.activation_checkpointing
+    )
+    return [f"activations: {which} computed twice, and keeps only its input"] if which else []
+
+
 def of_use(smaller: Rung | None) -> str:
     if smaller is None:
         return "useful: every rank has work"

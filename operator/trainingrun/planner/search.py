@@ -11,10 +11,11 @@ not there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingrun.planner import advice, reasons, rules
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
+from trainingrun.planner.errors import NothingFits
 from trainingrun.planner.layout import state_copies
 from trainingrun.planner.memory import available_bytes, fits, memory_bill
 from trainingrun.planner.parameters import count_parameters
@@ -37,8 +38,19 @@ class Problem:
 
 def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     """Raises PlanInputError when the question is wrong, NothingFits when no size of the inventory can do
-    it.
+    it. Layers are computed twice only where nothing fits otherwise, or where it was asked for.
     """
+    if training.activation_checkpointing != "Auto":
+        return _plan(model, training, inventory)
+    for mode in ("None", "Selective"):
+        try:
+            return _plan(model, replace(training, activation_checkpointing=mode), inventory)
+        except NothingFits:
+            continue
+    return _plan(model, replace(training, activation_checkpointing="Full"), inventory)
+
+
+def _plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     problem = Problem(model, training, inventory)
     rules.check_sequence(model, training)
     rules.check_pins(model, training, inventory)
@@ -146,6 +158,7 @@ def _rung(
         reasons.of_sharding(cut, replicate, node, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
         reasons.of_copies(copies, used),
+        *reasons.of_activations(training),
         idle or reasons.of_use(best_before.rung if best_before else None),
     )
     tokens = training.global_batch_sequences * training.sequence_length
@@ -165,6 +178,7 @@ def _rung(
             state_copies=copies,
             useful=not idle,
             reason=idle,
+            activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
         ),
         memory=bill,
         available_bytes=available_bytes(node),

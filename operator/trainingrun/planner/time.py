@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from trainingrun.planner.layout import Cut, Group, group
+from trainingrun.planner.optimizer_state import update_flops
 from trainingrun.planner.parameters import matmul_parameters, stage_parameters
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 
@@ -26,6 +27,7 @@ CROSS_HOP_SECONDS = 50e-6
 # on top of the work (about 100 operations of 10 us); an accelerator works meanwhile.
 CPU_LAYER_SECONDS = 1e-3
 ACCELERATOR_LAYER_SECONDS = 2e-4
+RECOMPUTED_SHARE = {"Selective": 0.5, "Full": 1.0}  # of a forward pass, that the backward pass does once more
 OPTIMIZER_PASSES = 7  # AdamW reads weight, gradient and two moments, and writes weight and moments
 
 
@@ -73,13 +75,14 @@ def predict(
     """The step time of `replicate` copies of this cut. The slowest stage sets the pace; it is the last, with
     the head.
     """
-    size = training.parameter_bytes
+    size = training.activation_bytes
     tokens = micro_batch * training.sequence_length
     layers = model.layers // cut.pipeline
     hidden = size * tokens * model.hidden_size
 
     per_token = _flops_per_token(model, training, layers, head=True)
-    compute = 3.0 * tokens * per_token / cut.tensor / node.flops_per_second
+    passes = 3.0 + RECOMPUTED_SHARE.get(training.activation_checkpointing, 0.0)
+    compute = passes * tokens * per_token / cut.tensor / node.flops_per_second
     if node.device == "cpu":
         compute += layers * CPU_LAYER_SECONDS
     else:
@@ -106,7 +109,8 @@ def predict(
         compute=accumulation * compute,
         bubble_seconds=(cut.pipeline - 1) * compute,
         communication=moving,
-        optimizer=OPTIMIZER_PASSES * size * own / node.memory_bytes_per_second,
+        optimizer=OPTIMIZER_PASSES * training.parameter_bytes * own / node.memory_bytes_per_second
+        + update_flops(model, training, layers) / node.flops_per_second,
         bubble=bubble,
         flops=model_flops(model, training, training.global_batch_sequences),
     )
@@ -131,7 +135,10 @@ def _data_parallel(
     whole = training.parameter_bytes * fullest.total
     shard_group = group(cut.tensor, cut.shard, node.processes)
     rings = 2 if cut.pipeline > 1 else 2 * accumulation + 1
-    moving = rings * _ring(whole, shard_group, node, messages=fullest.layers + 1)
+    gathered = training.activation_bytes * fullest.total
+    # Weights travel in the format of the computation, gradients in that of the weights.
+    volume = ((rings - 1) * gathered + whole) / rings
+    moving = rings * _ring(volume, shard_group, node, messages=fullest.layers + 1)
     if node.device != "cpu":
         moving = max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
     replicas = group(cut.tensor * cut.shard, replicate, node.processes)

@@ -31,9 +31,21 @@ class ModelShape:
 class TrainingShape:
     sequence_length: int  # tokens
     global_batch_sequences: int
-    parameter_bytes: int  # 4 for FP32, 8 for FP64
-    optimizer_states: int = 2  # AdamW: two moments
+    parameter_bytes: int  # of trained weights, their gradients and the optimizer: 8 for FP64, else 4
+    compute_bytes: int = 0  # of what modules compute with and keep: 2 for BF16 and FP16; 0: as parameter_bytes
+    optimizer: str = "AdamW"
+    averaged: bool = False  # a moving average of the weights is kept
+    activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
+
+    @property
+    def mixed(self) -> bool:
+        """Whether modules compute in another format than the weights are trained in."""
+        return self.compute_bytes not in (0, self.parameter_bytes)
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.compute_bytes or self.parameter_bytes
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Rung:
     state_copies: int  # whole copies of the training state, each on nodes of its own
     useful: bool = True  # False: no better than a smaller rung; never chosen
     reason: str = ""
+    activation_checkpointing: str = "None"  # None | Selective (every second layer) | Full: what is computed twice
 
     @property
     def data(self) -> int:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config.fields import positive
+from trainer.config.overrides import Overrides, read_overrides
 from trainer.errors import ConfigError
+
+PRECISIONS = ("BF16", "FP32", "FP16", "FP64")
+OPTIMIZERS = ("AdamW", "Lion", "Adafactor", "Muon")
+SCHEDULES = ("Cosine", "Linear", "WSD", "Constant")
+DECAY_PERMILLE = 100  # of a WSD schedule that does not say; as the API has it
 
 
 @dataclass(frozen=True)
@@ -17,12 +23,14 @@ class OptimizerConfig:
     epsilon: float
     weight_decay: float
     max_grad_norm: float | None  # None: gradients are not clipped
+    name: str = "AdamW"  # one of OPTIMIZERS
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    name: str  # Cosine | Constant
-    warmup_permille: int
+    name: str  # Cosine | Linear | WSD | Constant
+    warmup_steps: int
+    decay_steps: int  # WSD: the last ones of the run; else 0
     min_learning_rate_permille: int
 
 
@@ -30,34 +38,46 @@ class ScheduleConfig:
 class TrainingConfig:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
-    precision: str  # FP32 | FP64
+    precision: str  # one of PRECISIONS
     sequence_length: int  # tokens
     global_batch: int  # sequences
     total_steps: int
     seed: int
+    overrides: Overrides
 
 
 def read_training(training: dict[str, Any]) -> TrainingConfig:
     sequence_length = positive(training, "sequenceLength", "spec.training")
-    if training["precision"] not in ("FP32", "FP64"):
+    if training["precision"] not in PRECISIONS:
         raise ConfigError(
-            "spec.training.precision", training["precision"], "not supported", "use FP32, or FP64 for proofs"
+            "spec.training.precision",
+            training["precision"],
+            "not supported",
+            "use BF16, FP32, FP16, or FP64 for proofs",
         )
     global_batch = _global_batch(training["globalBatch"], sequence_length)
+    total_steps = _total_steps(training["duration"], global_batch * sequence_length)
     return TrainingConfig(
         optimizer=_optimizer(training["optimizer"]),
-        schedule=_schedule(training["schedule"]),
+        schedule=_schedule(training["schedule"], total_steps),
         precision=training["precision"],
         sequence_length=sequence_length,
         global_batch=global_batch,
-        total_steps=_total_steps(training["duration"], global_batch * sequence_length),
+        total_steps=total_steps,
         seed=int(training["seed"]),
+        overrides=read_overrides(training.get("overrides") or {}),
     )
 
 
 def _optimizer(optimizer: dict[str, Any]) -> OptimizerConfig:
-    if optimizer["name"] != "AdamW":
-        raise ConfigError("spec.training.optimizer.name", optimizer["name"], "not supported", "use AdamW")
+    if optimizer["name"] not in OPTIMIZERS:
+        eight_bits = "its quantised state needs bitsandbytes, which the trainer does not have"
+        raise ConfigError(
+            "spec.training.optimizer.name",
+            optimizer["name"],
+            eight_bits if optimizer["name"] == "AdamW8bit" else "not supported",
+            "use AdamW, or Adafactor for the least state",
+        )
     first, second = optimizer["betas"]
     clip = optimizer.get("maxGradNorm")
     return OptimizerConfig(
@@ -66,19 +86,54 @@ def _optimizer(optimizer: dict[str, Any]) -> OptimizerConfig:
         epsilon=float(optimizer["epsilon"]),
         weight_decay=float(optimizer["weightDecay"]),
         max_grad_norm=float(clip) if clip else None,
+        name=optimizer["name"],
     )
 
 
-def _schedule(schedule: dict[str, Any]) -> ScheduleConfig:
-    if schedule["name"] not in ("Cosine", "Constant"):
+def _schedule(schedule: dict[str, Any], total_steps: int) -> ScheduleConfig:
+    """Warm-up and decay in steps; both are whole steps, rounded down."""
+    if schedule["name"] not in SCHEDULES:
         raise ConfigError(
-            "spec.training.schedule.name", schedule["name"], "not supported", "use Cosine or Constant"
+            "spec.training.schedule.name",
+            schedule["name"],
+            "not a schedule",
+            f"use one of: {', '.join(SCHEDULES)}",
+        )
+    where, wsd = "spec.training.schedule", schedule["name"] == "WSD"
+    warmup_field, warmup = _steps(schedule, "warmup", total_steps, default=0)
+    if warmup > total_steps:
+        raise ConfigError(
+            f"{where}.{warmup_field}",
+            schedule[warmup_field],
+            f"a warm-up of {warmup} steps is longer than the run of {total_steps} steps",
+            f"warm up over at most {total_steps} steps, or raise spec.training.duration",
+        )
+    decay_field, decay = _steps(schedule, "decay", total_steps, default=DECAY_PERMILLE if wsd else 0)
+    if decay and not wsd:
+        raise ConfigError(
+            f"{where}.{decay_field}", decay, f"{schedule['name']} has no decay of its own", "remove it"
+        )
+    if warmup + decay > total_steps:
+        raise ConfigError(
+            f"{where}.{decay_field}",
+            schedule.get(decay_field),
+            f"warm-up {warmup} + decay {decay} = {warmup + decay} steps, but the run has {total_steps}",
+            f"decay over at most {total_steps - warmup} steps, or warm up over fewer",
         )
     return ScheduleConfig(
         name=schedule["name"],
-        warmup_permille=int(schedule["warmupPermille"]),
+        warmup_steps=warmup,
+        decay_steps=decay,
         min_learning_rate_permille=int(schedule["minLearningRatePermille"]),
     )
+
+
+def _steps(schedule: dict[str, Any], phase: str, total_steps: int, *, default: int) -> tuple[str, int]:
+    """(field that says it, steps) of a phase: in steps, or else in thousandths of the run."""
+    if schedule.get(f"{phase}Steps") is not None:
+        return f"{phase}Steps", int(schedule[f"{phase}Steps"])
+    permille = schedule.get(f"{phase}Permille")
+    return f"{phase}Permille", total_steps * int(default if permille is None else permille) // 1000
 
 
 def _global_batch(batch: dict[str, Any], sequence_length: int) -> int:

@@ -1,0 +1,65 @@
+"""How many elements of state each optimizer keeps on one rank, and what its update holds and computes. Exact counts of
+shapes, as `trainer.optim` makes them; called by the memory and time models.
+"""
+
+from __future__ import annotations
+
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.parameters import StageParameters
+from trainingrun.planner.types import ModelShape, TrainingShape
+
+NEWTON_SCHULZ_STEPS = 5
+_HELD_BY_MUON = 4  # whole matrix, Gram matrix, its square, and the product
+_HELD_BY_ADAFACTOR = 3  # whole gradient, its estimate, and the squares
+
+
+def layer_matrices(model: ModelShape) -> list[tuple[int, int]]:
+    """(outputs, inputs) of each weight of one layer, whole."""
+    queries, keys = model.attention_heads * model.head_dim, model.key_value_heads * model.head_dim
+    hidden, forward = model.hidden_size, model.intermediate_size
+    return [
+        (queries, hidden),
+        (keys, hidden),
+        (keys, hidden),
+        (hidden, queries),
+        (forward, hidden),
+        (forward, hidden),
+        (hidden, forward),
+    ]
+
+
+def state_elements(model: ModelShape, training: TrainingShape, parameters: StageParameters, cut: Cut) -> int:
+    """On the fullest rank of a stage with these parameters."""
+    own = -(-parameters.total // cut.shard)
+    match training.optimizer:
+        case "Lion":
+            return own
+        case "Muon":
+            # One momentum for the matrices of layers; two moments for the rest.
+            return own + -(-(parameters.root + parameters.layers * 2 * model.hidden_size) // cut.shard)
+        case "Adafactor":
+            # Rows and columns of whole matrices, and whole vectors: cut by the pipeline only.
+            layer = sum(rows + columns for rows, columns in layer_matrices(model)) + 2 * model.hidden_size
+            vocabulary = 2 * (model.vocabulary_size + model.hidden_size) + model.hidden_size
+            return parameters.layers * layer + (vocabulary if parameters.root else 0)
+        case _:
+            return 2 * own
+
+
+def update_elements(model: ModelShape, training: TrainingShape, parameters: StageParameters) -> int:
+    """What the update holds beside weights, gradients and state: whole matrices, one after the other."""
+    largest = max(rows * columns for rows, columns in layer_matrices(model))
+    if training.optimizer == "Muon":
+        return _HELD_BY_MUON * largest
+    if training.optimizer == "Adafactor":
+        vocabulary = model.vocabulary_size * model.hidden_size if parameters.root > model.hidden_size else 0
+        return _HELD_BY_ADAFACTOR * max(largest, vocabulary)
+    return 0
+
+
+def update_flops(model: ModelShape, training: TrainingShape, layers: int) -> float:
+    """Matrix products of the update on each rank: Muon orthogonalises whole matrices, on every rank the same."""
+    if training.optimizer != "Muon":
+        return 0.0
+    each = sum(min(shape) ** 2 * (4 * max(shape) + 2 * min(shape)) for shape in layer_matrices(model))
+    return float(NEWTON_SCHULZ_STEPS * layers * each)

@@ -1,0 +1,192 @@
+"""The planner knows the bytes of each precision, optimizer and way of keeping activations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operator.planner_builders import LLAMA_3_8B, a_model, a_node, a_training, h100_node, machines
+
+from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.inputs import planner_inputs
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.memory import memory_bill
+from trainingrun.planner.parameters import count_parameters
+from trainingrun.planner.search import plan
+from trainingrun.planner.time import predict
+from trainingrun.planner.types import MemoryBill, NodeShape, TrainingShape
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "resolved-spec.json"
+HALF = {"parameter_bytes": 4, "compute_bytes": 2}
+ALONE = Cut(pipeline=1, shard=1, tensor=1)
+PARAMETERS = count_parameters(a_model())
+DEEP = a_model(layers=8)
+LAYER_MATRICES = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128)
+
+
+def bill(cut: Cut = ALONE, node: NodeShape | None = None, layers: int = 2, **changes: Any) -> MemoryBill:
+    return memory_bill(
+        a_model(layers=layers),
+        a_training(**changes),
+        node or a_node(),
+        cut,
+        replicate=1,
+        micro_batch=2,
+        accumulation=4,
+    )
+
+
+def test_half_precision_takes_a_copy_beside_the_master_and_full_gradients_and_moments() -> None:
+    """18 bytes a parameter: 2 + 4 for weights, 4 for gradients, 8 for moments."""
+    half = bill(**HALF)
+    parts = (half.weights, half.gradients, half.optimizer)
+    assert parts == (6 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS)
+
+
+def test_sharded_half_precision_keeps_the_master_only_and_gathers_half() -> None:
+    cut = Cut(pipeline=1, shard=2, tensor=1)
+    full, half = bill(cut), bill(cut, **HALF)
+    assert half.weights == full.weights == 4 * PARAMETERS // 2
+    assert half.buffers < full.buffers
+
+
+def test_half_precision_halves_activations_and_keeps_the_loss_in_full() -> None:
+    full, half = bill(), bill(**HALF)
+    assert 2 * half.activations == full.activations
+    tokens = 2 * 32
+    assert full.logits == 16 * tokens * 256
+    assert half.logits == (16 + 4) * tokens * 256
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "elements"),
+    [
+        ("AdamW", 2 * PARAMETERS),
+        ("Lion", PARAMETERS),
+        ("Muon", LAYER_MATRICES + 2 * (PARAMETERS - LAYER_MATRICES)),
+        # rows and columns of seven matrices a layer, two norms; two vocabulary matrices and the last norm
+        ("Adafactor", 2 * (128 + 2 * 96 + 128 + 3 * 192 + 2 * 64) + 2 * (256 + 64) + 64),
+    ],
+)
+def test_each_optimizer_has_its_state(optimizer: str, elements: int) -> None:
+    found = bill(optimizer=optimizer)
+    assert found.optimizer == 4 * elements
+    assert found.snapshots == 2 * 4 * (PARAMETERS + elements)
+
+
+def test_an_average_is_one_more_copy_and_is_in_the_snapshots() -> None:
+    plain, averaged = bill(), bill(averaged=True)
+    assert averaged.optimizer - plain.optimizer == 4 * PARAMETERS
+    assert averaged.snapshots - plain.snapshots == 2 * 4 * PARAMETERS
+
+
+def test_layers_that_are_computed_twice_keep_their_input_only() -> None:
+    bills = {
+        mode: bill(activation_checkpointing=mode, sequence_length=512, layers=8)
+        for mode in ("None", "Selective", "Full")
+    }
+    assert bills["None"].total > 1.5 * bills["Selective"].total > 2 * bills["Full"].total
+
+
+def test_a_layer_computed_twice_costs_a_forward_pass() -> None:
+    node = replace(h100_node(), flops_per_second=1e6)  # compute dominates
+    times = [
+        predict(
+            a_model(),
+            a_training(activation_checkpointing=mode),
+            node,
+            ALONE,
+            replicate=1,
+            micro_batch=8,
+            accumulation=1,
+        ).compute
+        for mode in ("None", "Selective", "Full")
+    ]
+    assert times[1] / times[0] == pytest.approx(3.5 / 3)
+    assert times[2] / times[0] == pytest.approx(4 / 3)
+
+
+def shape(**changes: Any) -> TrainingShape:
+    return a_training(sequence_length=2048, global_batch_sequences=8, **changes)
+
+
+def memory_for(mode: str) -> int:
+    """Just enough for a process of the small model in this mode."""
+    found = memory_bill(
+        DEEP,
+        shape(activation_checkpointing=mode),
+        a_node(1),
+        ALONE,
+        replicate=2,
+        micro_batch=1,
+        accumulation=8,
+    )
+    return int(found.total * 1.05)
+
+
+@pytest.mark.parametrize("mode", ["None", "Selective", "Full"])
+def test_auto_computes_as_few_layers_twice_as_fit(mode: str) -> None:
+    inventory = machines(a_node(1, memory_for(mode)), max_nodes=1)
+    path = plan(DEEP, shape(activation_checkpointing="Auto"), inventory)
+    (planned,) = path.rungs
+    assert planned.rung.activation_checkpointing == mode
+    said = [reason for reason in planned.reasons if reason.startswith("activations: ")]
+    assert bool(said) is (mode != "None")
+
+
+def test_what_was_asked_for_is_kept_and_refused_where_it_does_not_fit() -> None:
+    small = machines(a_node(1, memory_for("Full")), max_nodes=1)
+    with pytest.raises(NothingFits):
+        plan(DEEP, shape(activation_checkpointing="None"), small)
+    large = machines(a_node(1, 1 << 34), max_nodes=1)
+    path = plan(DEEP, shape(activation_checkpointing="Full"), large)
+    assert path.rungs[0].rung.activation_checkpointing == "Full"
+
+
+def test_the_inputs_come_from_the_spec() -> None:
+    spec = json.loads(GOLDEN.read_text())
+    _, training, _ = planner_inputs(spec)
+    assert (training.activation_bytes, training.optimizer, training.averaged) == (4, "AdamW", False)
+    assert training.activation_checkpointing == "Auto"
+    spec["training"] |= {"precision": "BF16", "overrides": {"emaDecay": 0.99}}
+    spec["training"]["optimizer"]["name"] = "Muon"
+    _, training, _ = planner_inputs(spec)
+    assert (training.parameter_bytes, training.activation_bytes, training.mixed) == (4, 2, True)
+    assert (training.optimizer, training.averaged) == ("Muon", True)
+
+
+def test_a_spec_of_an_older_version_is_read_as_it_was_meant() -> None:
+    spec = json.loads(GOLDEN.read_text())
+    del spec["training"]["overrides"]
+    del spec["parallelism"]["activationCheckpointing"]
+    _, training, _ = planner_inputs(spec)
+    assert (training.averaged, training.activation_checkpointing) == (False, "None")
+
+
+def test_an_accelerator_is_faster_in_half_precision() -> None:
+    spec = json.loads(GOLDEN.read_text())
+    spec["resources"] = {"perNode": {"cpu": "96", "memory": "900Gi", "nvidia.com/gpu": "8"}}
+    rates = []
+    for precision in ("FP32", "BF16"):
+        spec["training"]["precision"] = precision
+        _, _, inventory = planner_inputs(spec, accelerator_name="NVIDIA-H100-80GB-HBM3")
+        rates.append(inventory.node.flops_per_second)
+    assert rates[1] > 10 * rates[0]
+
+
+def test_orthogonalising_costs_time_on_every_rank() -> None:
+    def optimizer_seconds(name: str) -> float:
+        return predict(
+            LLAMA_3_8B,
+            a_training(optimizer=name),
+            h100_node(),
+            Cut(pipeline=1, shard=8, tensor=1),
+            replicate=1,
+            micro_batch=1,
+            accumulation=1,
+        ).optimizer
+
+    assert optimizer_seconds("Muon") > 2 * optimizer_seconds("AdamW")
