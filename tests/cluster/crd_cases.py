@@ -36,6 +36,7 @@ _RELATIVE = "is not an absolute path; hint: write file:/// and the path from the
 _TRAINER = "spec.containers[]"
 _ENV = "spec/containers/0/env"
 _PER_NODE = {"cpu": "1", "memory": "1Gi"}
+_WEIGHTS = {"uri": "file:///weights"}
 _SOURCE = {"name": "heldout", "uri": "python-stdlib:heldout", "format": "Text"}
 
 
@@ -67,6 +68,49 @@ CREATES = (
         ("spec/model/config/vocab_size", 5000),
     ),
     _case(
+        "spec.model",
+        1,
+        "spec.model.source: is there with init: Weights, and only then",
+        ("spec/model/source", _WEIGHTS),
+    ),
+    _case(
+        "spec.model", 2, "spec.model.tokenizer: required, but not there", ("spec/model/tokenizer", REMOVED)
+    ),
+    _case(
+        "spec.model",
+        3,
+        "spec.model.tokenizer.train: a new tokenizer does not fit weights that know another",
+        ("spec/model/init", "Weights"),
+        ("spec/model/source", _WEIGHTS),
+        ("spec/model/config/vocab_size", 1024),
+    ),
+    _case(
+        "spec.model",
+        4,
+        "spec.model.config.vocab_size: required with init: Weights",
+        ("spec/model/init", "Weights"),
+        ("spec/model/source", _WEIGHTS),
+        ("spec/model/tokenizer", REMOVED),
+    ),
+    _case(
+        "spec.model.source.uri",
+        0,
+        f"s3://models/a {_PLACE}",
+        ("spec/model/init", "Weights"),
+        ("spec/model/source", {"uri": "s3://models/a"}),
+        ("spec/model/tokenizer", REMOVED),
+        ("spec/model/config/vocab_size", 1024),
+    ),
+    _case(
+        "spec.model.source.uri",
+        1,
+        f"file://x {_RELATIVE}",
+        ("spec/model/init", "Weights"),
+        ("spec/model/source", {"uri": "file://x"}),
+        ("spec/model/tokenizer", REMOVED),
+        ("spec/model/config/vocab_size", 1024),
+    ),
+    _case(
         "spec.model.config",
         0,
         "num_key_value_heads: 3 does not divide num_attention_heads (4)",
@@ -77,6 +121,12 @@ CREATES = (
         1,
         "hidden_size: 130 is not an even multiple of num_attention_heads (4)",
         ("spec/model/config/hidden_size", 130),
+    ),
+    _case(
+        "spec.model.config",
+        2,
+        "has a key that models of its model_type do not have",
+        ("spec/model/config/sliding_window", 64),
     ),
     _case(
         "spec.model.tokenizer",
@@ -323,7 +373,7 @@ UPDATES = (
         "spec.podTemplate: cannot be added to a run, or taken from it",
         ("spec/podTemplate", REMOVED),
     ),
-    _case("spec.model", 1, f"spec.model: {_FIXED}", ("spec/model/config/num_hidden_layers", 8)),
+    _case("spec.model", 5, f"spec.model: {_FIXED}", ("spec/model/config/num_hidden_layers", 8)),
     _case("spec.data", 4, f"spec.data: {_FIXED}", ("spec/data/seed", 1)),
     _case("spec.training", 2, f"spec.training: {_FIXED}", ("spec/training/duration/steps", 400)),
     _case("spec.resources", 4, f"spec.resources: {_FIXED}", ("spec/resources/perNode/cpu", "3")),

@@ -31,7 +31,7 @@ def a_status(**blocks: Any) -> dict[str, Any]:
         "resolved": {"revision": f"{RUN}-r1", "planner": "0.1.0", "dataFingerprint": "blake2b:77"},
         "plan": {
             "nodes": 2,
-            "axes": {"data": 4, "replicate": 2, "shard": 2, "tensor": 1, "pipeline": 1},
+            "axes": {"data": 4, "replicate": 2, "shard": 2, "tensor": 1, "context": 1, "pipeline": 1},
             "microBatch": 4,
             "accumulation": 2,
             "paddingPermille": 0,

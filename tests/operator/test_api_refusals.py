@@ -143,8 +143,8 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
     ),
     (
         "spec/model/config/model_type",
-        "gpt2",
-        "model_type: expected llama, got the string 'gpt2'",
+        "mamba",
+        "model_type: expected llama or qwen2 or qwen3 or mistral or gemma or gpt2, got the string 'mamba'",
         "use llama",
     ),
     (
@@ -172,6 +172,18 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
         "exactly one",
     ),
     (
+        "spec/model/init",
+        "Weights",
+        "spec.model.source: required with init: Weights, but not there",
+        "pvc://models/llama",
+    ),
+    (
+        "spec/model/source",
+        {"uri": "file:///w"},
+        "spec.model.source: does nothing with init: Config",
+        "init: Weights",
+    ),
+    (
         "spec/checkpoint/durable",
         {"intervalSeconds": 30, "intervalSteps": 10},
         "spec.checkpoint.durable: both intervalSeconds (30) and intervalSteps (10) are set",
@@ -197,8 +209,18 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
         "write file:///data",
     ),
     ("spec/data/sources/0/uri", "gs://lake/x", "'gs://lake/x': gs:// is not supported", "use a file:// URI"),
-    ("spec/data/sources/0/uri", "https://me:secret@host/x", "'https://me:secret@host/x' is not the address", "user"),
-    ("spec/data/sources/0/uri", "http://host", "'http://host' is not the address of a file", "https://host/path"),
+    (
+        "spec/data/sources/0/uri",
+        "https://me:secret@host/x",
+        "'https://me:secret@host/x' is not the address",
+        "user",
+    ),
+    (
+        "spec/data/sources/0/uri",
+        "http://host",
+        "'http://host' is not the address of a file",
+        "https://host/path",
+    ),
     (
         "spec/data/sources/0/uri",
         "python-stdlib:test",
@@ -211,6 +233,26 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
     ("spec/output/uri", "pvc://claim", "spec.output.uri: 'pvc://claim' has no path", "pvc://claim/path"),
     ("spec/output/uri", "pvc:///x", "'' cannot be the name of a PersistentVolumeClaim", "pvc://claim/path"),
     ("spec/checkpoint/location/uri", "pvc://My_Claim/x", "'My_Claim' cannot be the name", "lower-case"),
+    (
+        "spec/checkpoint/location/uri",
+        "s3://bucket",
+        "'s3://bucket' names no folder in a bucket",
+        "s3://bucket/prefix",
+    ),
+    ("spec/checkpoint/location/uri", "s3://Bucket/x", "names no folder in a bucket", "s3://bucket/prefix"),
+    (
+        "spec/checkpoint/location/uri",
+        "s3://bucket/a/../b",
+        "names no folder in a bucket",
+        "s3://bucket/prefix",
+    ),
+    (
+        "spec/checkpoint/location/uri",
+        "gs://bucket/x",
+        "gs:// is not supported by this version",
+        "pvc://claim/path",
+    ),
+    ("spec/output/uri", "s3://bucket/x", "s3:// is not supported by this version", "pvc://claim/path"),
     ("spec/checkpoint/location/uri", "pvc://c/../x", "'../x' is not a path inside of the volume", ".."),
     ("spec/data/sources/0/uri", "pvc://c/a/./b", "'a/./b' is not a path inside of the volume", "none"),
     ("spec/data/sources/0/uri", "pvc://c//a", "'/a' is not a path inside of the volume", "one /"),

@@ -104,7 +104,7 @@ def test_a_plan_as_json_has_every_figure_of_the_path() -> None:
     assert document["parameters"] == 1_049_728
     assert [rung["nodes"] for rung in document["rungs"]] == [1, 2]
     rung = document["rungs"][1]
-    assert rung["axes"] == {"pipeline": 1, "data": 4, "replicate": 2, "shard": 2, "tensor": 1}
+    assert rung["axes"] == {"pipeline": 1, "data": 4, "replicate": 2, "shard": 2, "context": 1, "tensor": 1}
     bill = rung["memory"]
     assert bill["total"] == sum(size for part, size in bill.items() if part not in ("total", "host"))
     assert len(rung["reasons"]) == 4

@@ -13,7 +13,7 @@ from trainingrun.planner.rules import shard_degree
 
 def survives_any_loss_of(count: int, nodes: list[set[tuple[int, int, int]]], cut: Cut) -> bool:
     everything = set().union(*nodes)
-    assert len(everything) == cut.processes
+    assert len(everything) == cut.pipeline * cut.shard * cut.tensor
     return all(
         set().union(*(nodes[i] for i in range(len(nodes)) if i not in lost)) == everything
         for lost in combinations(range(len(nodes)), count)
@@ -28,10 +28,12 @@ def layouts(draw: st.DrawFn) -> tuple[Cut, int, int]:
     processes = draw(st.sampled_from([1, 2, 4, 8]))
     tensor = draw(st.sampled_from([t for t in (1, 2, 4, 8) if processes % t == 0]))
     found = [
-        (Cut(pipeline, shard, tensor), units)
+        (Cut(pipeline, shard, tensor, context), units)
+        for context in (1, 2, 4)
+        if processes % (tensor * context) == 0
         for pipeline in range(1, 7)
         for units in range(1, 7)
-        if (shard := shard_degree(processes, tensor, pipeline, units))
+        if (shard := shard_degree(processes, tensor * context, pipeline, units))
     ]
     cut, units = draw(st.sampled_from(found))
     return cut, draw(st.integers(1, max(1, 6 // units))), processes

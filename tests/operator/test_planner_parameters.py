@@ -45,6 +45,19 @@ def test_a_tied_head_counts_once_but_multiplies_all_the_same() -> None:
     assert matmul_parameters(untied, 2, head=True) == matmul_parameters(tied, 2, head=True)
 
 
+def test_a_tied_head_on_another_stage_is_a_second_copy() -> None:
+    stages = [stage_parameters(LLAMA_32_1B, pipeline=2, stage=index, tensor=1) for index in range(2)]
+    extra = sum(stage.total for stage in stages) - count_parameters(LLAMA_32_1B)
+    assert extra == LLAMA_32_1B.vocabulary_size * LLAMA_32_1B.hidden_size
+
+
+def test_zbv_has_embedding_and_head_on_the_first_rank() -> None:
+    first, last = (
+        stage_parameters(a_model(layers=4), pipeline=2, stage=index, tensor=1, head=0) for index in range(2)
+    )
+    assert (first.root, last.root) == (256 * 64 + 64 + 256 * 64, 0)
+
+
 def test_the_fullest_tensor_rank_has_the_rows_that_are_left_over() -> None:
     stage = stage_parameters(a_model(vocabulary_size=257, layers=1), pipeline=1, stage=0, tensor=2)
     assert stage.root == 129 * 64 + 64 + 129 * 64

@@ -37,6 +37,8 @@ def questions(draw: st.DrawFn) -> tuple[ModelShape, TrainingShape, Inventory]:
         sequence_length=draw(st.sampled_from([16, 128, 1024])),
         global_batch_sequences=draw(st.integers(1, 64)),
         parameter_bytes=draw(st.sampled_from([4, 8])),
+        schedule=draw(st.sampled_from(["1F1B", "1F1B", "Interleaved1F1B", "ZBV"])),
+        pinned=draw(st.sampled_from([{}, {}, {}, {"context": 2}])),
     )
     least = draw(st.integers(1, 4))
     node = a_node(
@@ -84,15 +86,18 @@ def test_every_useful_rung_uses_all_machines_fits_and_does_the_whole_batch(
         assert rung.data <= training.global_batch_sequences
         assert rung.accumulation >= rung.pipeline
         # Never a whole round of padding: it could have been left out.
-        assert rung.padding_sequences < rung.data * rung.micro_batch
+        interleaved = rung.schedule == "Interleaved1F1B" and rung.pipeline > 1
+        rounds = rung.pipeline if interleaved else 1
+        assert rung.padding_sequences < rung.data * rung.micro_batch * rounds
+        assert rung.accumulation % rounds == 0
         assert model.attention_heads % rung.tensor == 0
         assert model.key_value_heads % rung.tensor == 0
-        assert inventory.node.processes % rung.tensor == 0
-        assert model.layers % rung.pipeline == 0
-        assert not (model.tied_embeddings and rung.pipeline > 1)
-        nodes = pieces_by_node(
-            Cut(rung.pipeline, rung.shard, rung.tensor), rung.replicate, rung.processes_per_node
-        )
+        assert inventory.node.processes % (rung.tensor * rung.context) == 0
+        assert training.sequence_length % rung.context == 0
+        assert rung.context == training.pinned.get("context", 1)
+        assert model.layers % rung.stages == 0
+        cut = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule)
+        nodes = pieces_by_node(cut, rung.replicate, rung.processes_per_node)
         everything = set().union(*nodes)
         assert rung.state_copies == min(sum(piece in held for held in nodes) for piece in everything)
 
@@ -180,9 +185,49 @@ def test_tensor_parallelism_does_not_leave_a_node() -> None:
         plan(a_model(key_value_heads=4), a_training(pinned={"tensor": 4}), machines())
 
 
-def test_tied_embeddings_refuse_a_pipeline() -> None:
-    with pytest.raises(PlanInputError, match="tied embedding and head on different stages"):
-        plan(a_model(tied_embeddings=True), a_training(pinned={"pipeline": 2}), machines())
+def test_tensor_2_pipeline_2_and_data_2_are_planned_together_with_tied_embeddings_too() -> None:
+    pinned = {"tensor": 2, "pipeline": 2}
+    for tied in (False, True):
+        path = plan(a_model(tied_embeddings=tied), a_training(pinned=pinned), machines(a_node(4)))
+        rung = path.rungs[-1].rung
+        assert (rung.tensor, rung.pipeline, rung.data, rung.world) == (2, 2, 2, 8)
+
+
+def test_a_schedule_of_two_stages_a_rank_needs_twice_the_layers() -> None:
+    asked = a_training(pinned={"pipeline": 2}, schedule="ZBV")
+    with pytest.raises(
+        PlanInputError, match=r"pipeline 2 x 2 stages a rank \(ZBV\) = 4 stages do not divide 2"
+    ):
+        plan(a_model(), asked, machines())
+    rung = plan(a_model(layers=4), asked, machines()).rungs[-1].rung
+    assert (rung.schedule, rung.stages, rung.stages_of(0), rung.stages_of(1)) == ("ZBV", 4, (0, 3), (1, 2))
+
+
+def test_interleaved_micro_batches_come_in_rounds_of_one_for_each_rank() -> None:
+    asked = a_training(pinned={"pipeline": 2}, schedule="Interleaved1F1B", global_batch_sequences=5)
+    rung = plan(a_model(layers=4), asked, machines(max_nodes=1)).rungs[-1].rung
+    assert rung.accumulation % 2 == 0
+    assert rung.data * rung.micro_batch * rung.accumulation - rung.padding_sequences == 5
+
+
+def test_context_shares_a_sequence_among_processes_of_one_node() -> None:
+    rung = plan(a_model(), a_training(pinned={"context": 2}), machines()).rungs[-1].rung
+    assert (rung.context, rung.data, rung.world, rung.state_copies) == (2, 2, 4, 2)
+    with pytest.raises(PlanInputError, match="context 3 does not divide 32 tokens of a sequence"):
+        plan(a_model(), a_training(pinned={"context": 3}), machines(a_node(3)))
+    with pytest.raises(PlanInputError, match="context 4 does not divide 2 processes of a node"):
+        plan(a_model(), a_training(pinned={"context": 4}), machines())
+
+
+def test_schedules_that_wait_less_keep_more() -> None:
+    bubbles, kept = [], []
+    for schedule in ("1F1B", "Interleaved1F1B", "ZBV"):
+        asked = a_training(pinned={"pipeline": 4}, schedule=schedule)
+        planned = plan(a_model(layers=8), asked, machines(a_node(4), max_nodes=1)).rungs[-1]
+        bubbles.append(planned.bubble)
+        kept.append([Cut(4, 1, 1, schedule=schedule).in_flight(rank) for rank in range(4)])
+    assert bubbles[0] > bubbles[1] > bubbles[2]
+    assert kept == [[4, 3, 2, 1], [5.5, 4.5, 3.5, 2.5], [4, 4, 4, 4]]
 
 
 def test_a_sequence_longer_than_the_positions_of_the_model_is_refused() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from tests.trainer import parity
 from torch.distributed.tensor import DTensor
-from transformers import LlamaConfig
 
+from trainer.architecture import model_config
 from trainer.config import OptimizerConfig
 from trainer.executor import Executor
 from trainer.initial import fill_initial
@@ -16,7 +16,7 @@ from trainer.mesh import Axes, build_axes
 from trainer.optim import Optimizer
 from trainer.parallelise import parallelise
 from trainer.parameters import Parameter
-from trainer.stage import Stage, build_stage
+from trainer.stage import Stage, build_stages
 from trainer.step import StepRunner, Votes
 from trainingrun.protocol.records import Rung
 
@@ -26,7 +26,9 @@ def a_rung(
     pipeline: int = 1,
     replicate: int = 1,
     shard: int = 1,
+    context: int = 1,
     tensor: int = 1,
+    schedule: str = "1F1B",
     micro_batch: int = 2,
     global_batch: int = 8,
 ) -> Rung:
@@ -34,7 +36,7 @@ def a_rung(
     accumulation = -(-global_batch // (data * micro_batch))
     return Rung(
         nodes=1,
-        processes_per_node=pipeline * data * tensor,
+        processes_per_node=pipeline * data * context * tensor,
         pipeline=pipeline,
         replicate=replicate,
         shard=shard,
@@ -43,6 +45,8 @@ def a_rung(
         accumulation=accumulation,
         padding_sequences=data * micro_batch * accumulation - global_batch,
         state_copies=replicate,
+        context=context,
+        schedule=schedule,
     )
 
 
@@ -54,14 +58,13 @@ def build(
     *,
     float64_norms: bool = False,
     seed: int = 5,
-) -> tuple[Axes, Stage, list[Parameter]]:
+) -> tuple[Axes, list[Stage], list[Parameter]]:
     axes = build_axes(rung, rank)
-    config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
-    config._attn_implementation = "sdpa"
-    stage = build_stage(config, axes.index["pipeline"], rung.pipeline, dtype, float64_norms=float64_norms)
-    parameters = parallelise(stage, axes, tied=config.tie_word_embeddings)
-    fill_initial(parameters, seed=seed, deviation=config.initializer_range)
-    return axes, stage, parameters
+    config = model_config(model, model["vocab_size"])
+    stages = build_stages(config, axes, dtype, sequence_length=parity.SEQUENCE, float64_norms=float64_norms)
+    parameters = parallelise(stages, axes)
+    fill_initial(parameters, config, seed=seed)
+    return axes, stages, parameters
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
@@ -70,7 +73,7 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def train(rank: int, rung: Rung, recipe: parity.Recipe) -> parity.Outcome:
-    axes, stage, parameters = build(
+    axes, stages, parameters = build(
         rank, rung, recipe.model, recipe.dtype, float64_norms=recipe.float64_norms
     )
     optimizer = Optimizer(
@@ -79,7 +82,7 @@ def train(rank: int, rung: Rung, recipe: parity.Recipe) -> parity.Outcome:
             recipe.learning_rates[0], recipe.betas, recipe.epsilon, recipe.weight_decay, recipe.max_grad_norm
         ),
     )
-    executor = Executor(stage, axes, rung, sequence_length=parity.SEQUENCE)
+    executor = Executor(stages, optimizer.parameters, axes, rung, sequence_length=parity.SEQUENCE)
     runner = StepRunner(executor, optimizer, axes, max_grad_norm=recipe.max_grad_norm, seed=1)
     losses, norms = [], []
     for step in range(1, recipe.steps + 1):

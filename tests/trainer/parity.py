@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 512
 SEQUENCE = 32
@@ -45,9 +45,10 @@ class Outcome(NamedTuple):
     weights: dict[str, torch.Tensor]
 
 
-def tiny_model(**changes: Any) -> dict[str, Any]:
-    return {
-        "model_type": "llama",
+def tiny_model(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
+    """A config as `spec.model.config` has it."""
+    model = {
+        "model_type": model_type,
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 4,
@@ -55,9 +56,53 @@ def tiny_model(**changes: Any) -> dict[str, Any]:
         "num_key_value_heads": 2,
         "max_position_embeddings": 64,
         "vocab_size": VOCABULARY,
-        "tie_word_embeddings": False,
+        **FAMILY_CHANGES[model_type],
         **changes,
     }
+    return {key: value for key, value in model.items() if value is not None}
+
+
+FAMILY_CHANGES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": False},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 6},
+    "gemma": {"head_dim": 16},
+    "gpt2": {"num_key_value_heads": None, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+}
+"""What makes a family what it is, at this size: a window that documents outgrow, no dropout."""
+
+
+class CentredNorm(torch.nn.Module):
+    """Gemma's, in the precision of its input."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt() * (1 + self.weight)
+
+
+def plain_model(given: dict[str, Any], *, float64_norms: bool) -> torch.nn.Module:
+    """As transformers makes it, but for norms that do not round to float32."""
+    values = dict(given)
+    if values["model_type"] == "gpt2":
+        values["n_inner"] = values.pop("intermediate_size")
+    config = AutoConfig.for_model(**{"pad_token_id": None, **values}, use_cache=False)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, module in list(model.named_modules()) if float64_norms else []:
+        if type(module).__name__.endswith("RMSNorm"):
+            size, centred = module.weight.shape[0], values["model_type"] == "gemma"
+            norm = (
+                CentredNorm(size, config.rms_norm_eps)
+                if centred
+                else torch.nn.RMSNorm(size, config.rms_norm_eps)
+            )
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, norm)
+    return model.train()
 
 
 def documents_of_row(step: int, row: int) -> list[torch.Tensor]:
@@ -115,17 +160,11 @@ def share(
 
 
 def plain_training(recipe: Recipe) -> Outcome:
-    values = {key: value for key, value in recipe.model.items() if key != "model_type"}
-    model = AutoModelForCausalLM.from_config(LlamaConfig(**values, use_cache=False))
-    if recipe.float64_norms:
-        for layer in model.model.layers:
-            layer.input_layernorm = torch.nn.RMSNorm(model.config.hidden_size, model.config.rms_norm_eps)
-            layer.post_attention_layernorm = torch.nn.RMSNorm(
-                model.config.hidden_size, model.config.rms_norm_eps
-            )
-        model.model.norm = torch.nn.RMSNorm(model.config.hidden_size, model.config.rms_norm_eps)
+    model = plain_model(recipe.model, float64_norms=recipe.float64_norms)
     model.to(recipe.dtype)
-    missing = model.load_state_dict({k: v.to(recipe.dtype) for k, v in recipe.weights.items()}, strict=False)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    given = {name: weight.to(recipe.dtype).view(shapes[name]) for name, weight in recipe.weights.items()}
+    missing = model.load_state_dict(given, strict=False)
     assert not missing.unexpected_keys
     assert set(missing.missing_keys) <= {"lm_head.weight"}
     matrices = [p for p in model.parameters() if p.dim() > 1]

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from tests.trainer.layouts import a_rung
 
+from trainer.architecture import model_config
+from trainer.attention import window_of
 from trainer.config import check_rung, read_config, vocabulary_size
 from trainer.errors import ConfigError
+from trainingrun.protocol.families import FAMILIES, head_dim, sliding_window
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "resolved-spec.json"
 
@@ -79,7 +82,10 @@ def test_a_global_batch_in_tokens_must_be_whole_sequences() -> None:
         ({"model__config__num_hidden_layers": 0}, "spec.model.config.num_hidden_layers: 0"),
         ({"training__sequenceLength": 512}, "spec.training.sequenceLength: 512"),
         ({"training__precision": "FP8"}, "spec.training.precision: 'FP8'"),
-        ({"training__optimizer__name": "AdamW8bit"}, "spec.training.optimizer.name: 'AdamW8bit': its quantised"),
+        (
+            {"training__optimizer__name": "AdamW8bit"},
+            "spec.training.optimizer.name: 'AdamW8bit': its quantised",
+        ),
         ({"resources__perNode__nvidia.com/gpu": "8"}, "spec.resources.perNode[nvidia.com/gpu]: '8'"),
         ({"output__uri": "s3://bucket/model"}, "spec.output.uri: 's3://bucket/model'"),
     ],
@@ -97,7 +103,7 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_refused() -> None:
         vocabulary_size(read_config(a_spec()).model, 1025)
 
 
-def rung_refusal(spec: dict[str, Any], **axes: int) -> str:
+def rung_refusal(spec: dict[str, Any], **axes: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         check_rung(read_config(spec), a_rung(global_batch=32, **axes))
     return str(caught.value)
@@ -120,9 +126,51 @@ def test_a_pipeline_that_does_not_divide_the_layers_is_refused() -> None:
     assert "num_hidden_layers = 4" in rung_refusal(a_spec(), pipeline=3)
 
 
-def test_tied_embeddings_cannot_be_split_over_a_pipeline() -> None:
+def test_tied_embeddings_may_be_split_over_a_pipeline() -> None:
     spec = a_spec(model__config__tie_word_embeddings=True)
-    assert "tied embeddings" in rung_refusal(spec, pipeline=2)
+    check_rung(read_config(spec), a_rung(global_batch=32, pipeline=2))
+
+
+def test_two_stages_a_rank_need_twice_the_layers() -> None:
+    message = rung_refusal(a_spec(), pipeline=4, schedule="ZBV", micro_batch=1)
+    assert "pipeline 4 x 2 stages a rank (ZBV) = 8 stages do not divide" in message
+    assert "the nearest that fits is pipeline 2" in message
+
+
+def test_interleaved_micro_batches_come_in_rounds() -> None:
+    message = rung_refusal(a_spec(), pipeline=2, schedule="Interleaved1F1B", micro_batch=11)
+    assert "rung.accumulation: 3" in message
+    assert "use 4" in message
+
+
+def test_a_context_that_does_not_divide_the_sequence_is_refused() -> None:
+    message = rung_refusal(a_spec(), context=3)
+    assert "spec.parallelism.axes.context: 3: does not divide spec.training.sequenceLength = 128" in message
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_each_family_is_read_with_the_defaults_of_transformers(kind: str) -> None:
+    given = {key: value for key, value in a_spec()["model"]["config"].items() if key != "tie_word_embeddings"}
+    if not FAMILIES[kind].grouped:
+        del given["num_key_value_heads"]
+    config = read_config(a_spec(model__config={**given, "model_type": kind})).model
+    built = model_config(config.transformers_config, 1024)
+    assert config.tied_embeddings is built.tie_word_embeddings
+    assert head_dim(given | {"model_type": kind}) == getattr(built, "head_dim", 128 // 4)
+    assert sliding_window(given | {"model_type": kind}) == window_of(built, 0)
+
+
+def test_a_mixture_of_experts_is_refused_with_the_reason() -> None:
+    for kind in ("mixtral", "qwen3_moe", "some_moe"):
+        message = refusal(model__config__model_type=kind)
+        assert "the loss that balances its experts" in message
+        assert "use one of llama, qwen2" in message
+
+
+def test_a_key_that_a_family_does_not_have_is_refused_instead_of_ignored() -> None:
+    assert "spec.model.config.sliding_window: 8: a model of the type llama has none" in refusal(
+        model__config__sliding_window=8
+    )
 
 
 def test_a_rung_for_another_batch_is_refused_with_the_whole_equation() -> None:

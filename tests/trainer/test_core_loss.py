@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from tests.trainer import layouts, parity
 from tests.trainer.worlds import run_world
 from torch import nn
-from transformers import LlamaConfig
 
+from trainer.architecture import model_config
 from trainer.errors import TrainingDiverged
 from trainer.initial import fill_initial
 from trainer.losses import token_loss_sum
 from trainer.mesh import build_axes
 from trainer.parallelise import parallelise
 from trainer.parameters import Parameter
-from trainer.stage import build_stage
+from trainer.stage import build_stages
 from trainer.step import StepRunner, Votes
 
 
@@ -77,8 +77,8 @@ class FixedLosses:
     def __init__(self, losses: list[float]) -> None:
         self._losses = losses
 
-    def run(self, batches: Any, *, weight: float) -> float:
-        return weight * sum(self._losses)
+    def run(self, batches: Any, *, weight: float) -> tuple[float, float]:
+        return weight * sum(self._losses), 0.0
 
 
 class CountsUpdates:
@@ -119,11 +119,10 @@ def test_a_loss_that_is_not_finite_is_an_error_and_not_a_step() -> None:
 
 
 def tiny_stage() -> Any:
-    model = parity.tiny_model()
-    config = LlamaConfig(**{k: v for k, v in model.items() if k != "model_type"}, use_cache=False)
-    config._attn_implementation = "sdpa"
-    stage = build_stage(config, 0, 1, torch.float64, float64_norms=True)
-    fill_initial(parallelise(stage, build_axes(layouts.a_rung(), 0), tied=False), seed=3, deviation=0.2)
+    axes = build_axes(layouts.a_rung(), 0)
+    config = model_config(parity.tiny_model(initializer_range=0.2), parity.VOCABULARY)
+    (stage,) = build_stages(config, axes, torch.float64, sequence_length=parity.SEQUENCE, float64_norms=True)
+    fill_initial(parallelise([stage], axes), config, seed=3)
     return stage
 
 

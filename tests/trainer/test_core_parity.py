@@ -10,8 +10,9 @@ import pytest
 import torch
 from tests.trainer import layouts, parity
 from tests.trainer.worlds import run_world
-from transformers import AutoModelForCausalLM, LlamaConfig
 
+from trainer.architecture import model_config
+from trainer.families import FAMILIES, stored_shape
 from trainer.initial import initial_tensor
 
 STEPS = 20
@@ -19,18 +20,26 @@ SPECIAL = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True
 
 
 def initial_weights(model: dict[str, Any]) -> dict[str, torch.Tensor]:
-    values = {key: value for key, value in model.items() if key != "model_type"}
     with torch.device("meta"):
-        whole = AutoModelForCausalLM.from_config(LlamaConfig(**values))
-    return {n: initial_tensor(n, p.shape, seed=5, deviation=0.02) for n, p in whole.named_parameters()}
+        whole = parity.plain_model(model, float64_norms=False)
+    config = model_config(model, model["vocab_size"])
+    return {
+        name: initial_tensor(
+            name, stored_shape(model["model_type"], name, tuple(parameter.shape)), config, seed=5
+        )
+        for name, parameter in whole.named_parameters()
+    }
 
 
 @functools.cache
 def a_recipe(kind: str = "float64", steps: int = STEPS, global_batch: int = 8) -> parity.Recipe:
-    """`kind`: float64, float32, special (tied embeddings, biases), or transformers (its own norms, in
-    float64).
+    """`kind`: float64, float32, special (tied embeddings, biases), transformers (its own norms, in float64), or a
+    family in float64.
     """
-    model = parity.tiny_model(**(SPECIAL if kind == "special" else {}))
+    if kind in FAMILIES:
+        model = parity.tiny_model(kind)
+    else:
+        model = parity.tiny_model(**(SPECIAL if kind == "special" else {}))
     return parity.Recipe(
         model,
         initial_weights(model),
@@ -38,7 +47,7 @@ def a_recipe(kind: str = "float64", steps: int = STEPS, global_batch: int = 8) -
         global_batch,
         learning_rates=[3e-3 * min(1.0, step / 3) for step in range(1, steps + 1)],
         dtype=torch.float32 if kind == "float32" else torch.float64,
-        float64_norms=kind in ("float64", "special"),
+        float64_norms=kind not in ("float32", "transformers"),
     )
 
 
@@ -49,7 +58,7 @@ def plain(kind: str = "float64", steps: int = STEPS, global_batch: int = 8) -> p
 
 
 def differences(
-    kind: str = "float64", steps: int = STEPS, global_batch: int = 8, **axes: int
+    kind: str = "float64", steps: int = STEPS, global_batch: int = 8, **axes: Any
 ) -> tuple[float, float, float]:
     """Largest differences of loss, gradient norm and final parameters between ours and the plain loop."""
     expected = plain(kind, steps, global_batch)
@@ -62,6 +71,7 @@ def differences(
         for name, value in rank.weights.items():
             assert torch.equal(weights.setdefault(name, value), value), f"copies of {name} drifted apart"
     assert weights.keys() == expected.weights.keys()
+    weights = {name: weight.view(expected.weights[name].shape) for name, weight in weights.items()}
     return (
         max(abs(a - b) for a, b in zip(ranks[0].losses, expected.losses, strict=True)),
         max(abs(a - b) for a, b in zip(ranks[0].norms, expected.norms, strict=True)),

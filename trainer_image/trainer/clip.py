@@ -17,8 +17,10 @@ EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
 def holders(parameter: torch.Tensor, axes: Axes) -> int:
-    """How many ranks of the world hold the same part of `parameter`."""
-    count = axes.degree("replicate") * axes.degree("shard") * axes.degree("tensor")
+    """How many ranks of a pipeline stage hold the same part of `parameter`."""
+    count = 1
+    for axis in ("replicate", "shard", "context", "tensor"):
+        count *= axes.degree(axis)
     if isinstance(parameter, DTensor):
         for dim, placement in enumerate(parameter.placements):
             if not isinstance(placement, Replicate):

@@ -1,13 +1,14 @@
 """From the gradients that autograd left to those of the whole global batch, on this rank's own part of each
 parameter.
 
-Tensor and shard axes are summed by the modules themselves during the backward pass; what is left is the
-replicate axis, summed here once a step. Called by the step, between the last backward and the update.
+Most of the tensor and shard axes is summed by the modules themselves during the backward pass. What is left is
+summed here once a step: the parts that tensor ranks or the two ends of a pipeline have of some parameters, then the
+context and the replicate axis for all of them. Called by the step, between the last backward and the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,20 +21,33 @@ BUCKET_BYTES = 32 << 20  # bounds the extra memory; larger ones are not faster
 
 
 @torch.no_grad()
-def collect_gradients(parameters: Iterable[Parameter], axes: Axes) -> list[torch.Tensor]:
-    """Local gradients, one for each parameter, summed over the replicate axis; clears the parameters' own."""
-    gradients = []
-    for parameter in parameters:
-        gradient = parameter.live.grad
-        gradients.append(torch.zeros_like(local(parameter.cut)) if gradient is None else local(gradient))
-        parameter.live.grad = None
-    group = axes.group("replicate")
-    if group is not None:
-        for bucket in _buckets(gradients):
-            flat = _flatten_dense_tensors(bucket)
-            dist.all_reduce(flat, group=group)
-            torch._foreach_copy_(bucket, list(_unflatten_dense_tensors(flat, bucket)))
+def collect_gradients(parameters: Sequence[Parameter], axes: Axes) -> list[torch.Tensor]:
+    """Local gradients of the global batch, one for each parameter; clears the parameters' own."""
+    gradients = [_own(parameter) for parameter in parameters]
+    partial: dict[dist.ProcessGroup, list[torch.Tensor]] = {}
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        for group in parameter.sums:
+            partial.setdefault(group, []).append(gradient)
+    for group, parts in partial.items():
+        _sum(parts, group)
+    for axis in ("context", "replicate"):
+        whole = axes.group(axis)
+        if whole is not None:
+            _sum(gradients, whole)
     return gradients
+
+
+def _own(parameter: Parameter) -> torch.Tensor:
+    gradient = parameter.take_gradient()
+    return torch.zeros_like(local(parameter.cut)) if gradient is None else gradient
+
+
+def _sum(tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """In place, over `group`."""
+    for bucket in _buckets(tensors):
+        flat = _flatten_dense_tensors(bucket)
+        dist.all_reduce(flat, group=group)
+        torch._foreach_copy_(bucket, list(_unflatten_dense_tensors(flat, bucket)))
 
 
 def _buckets(tensors: list[torch.Tensor]) -> Iterable[list[torch.Tensor]]:

@@ -1,7 +1,7 @@
 """The axes of an epoch's world, as process groups and as a device mesh.
 
-Ranks are laid out as `Rung` says: tensor varies fastest, then shard, then replicate, then pipeline. Axes of
-degree 1 get no group and no mesh dimension: each group costs a round of connections at every start of the
+Ranks are laid out as `Rung` says: tensor varies fastest, then context, shard, replicate, and pipeline slowest. Axes
+of degree 1 get no group and no mesh dimension: each group costs a round of connections at every start of the
 ranks.
 """
 
@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainingrun.protocol.records import Rung
 
-AXES = ("pipeline", "replicate", "shard", "tensor")
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Axes:
     degrees: dict[str, int]
     index: dict[str, int]  # coordinate of this rank on each axis
     mesh: DeviceMesh | None
+    stages: tuple[int, ...] = (0,)  # that this rank computes, ascending
+    stage_count: int = 1  # of the whole model
 
     def degree(self, axis: str) -> int:
         return self.degrees[axis]
@@ -58,11 +60,28 @@ class Axes:
 
     @property
     def first_stage(self) -> bool:
-        return self.index["pipeline"] == 0
+        """Whether this rank has the embedding."""
+        return self.stages[0] == 0
 
     @property
     def last_stage(self) -> bool:
-        return self.index["pipeline"] == self.degrees["pipeline"] - 1
+        """Whether this rank has the head, and so the loss. Under ZBV it is a rank that has the embedding too."""
+        return self.stages[-1] == self.stage_count - 1
+
+    @property
+    def leads_data_rank(self) -> bool:
+        """One of the ranks that read the same share of the batch: the one that writes down what was read."""
+        return self.index["pipeline"] == self.index["context"] == self.index["tensor"] == 0
+
+    @property
+    def dropout_index(self) -> int:
+        """Seeds dropout: equal for the ranks of a tensor group, which must drop the same of what all of them hold."""
+        return self.rank - self.index["tensor"]
+
+    def tokens_of(self, sequence_length: int) -> slice:
+        """This rank's tokens of each sequence."""
+        size = sequence_length // self.degrees["context"]
+        return slice(self.index["context"] * size, (self.index["context"] + 1) * size)
 
     @property
     def piece(self) -> tuple[int, int, int]:
@@ -84,10 +103,31 @@ def build_axes(rung: Rung, rank: int) -> Axes:
         "pipeline": rung.pipeline,
         "replicate": rung.replicate,
         "shard": rung.shard,
+        "context": rung.context,
         "tensor": rung.tensor,
     }
     used = [axis for axis in AXES if degrees[axis] > 1]
     mesh = None
     if used:
         mesh = init_device_mesh("cpu", tuple(degrees[axis] for axis in used), mesh_dim_names=tuple(used))
-    return Axes(rank=rank, degrees=degrees, index=coordinates(rank, degrees), mesh=mesh)
+    index = coordinates(rank, degrees)
+    return Axes(
+        rank=rank,
+        degrees=degrees,
+        index=index,
+        mesh=mesh,
+        stages=rung.stages_of(index["pipeline"]),
+        stage_count=rung.stages,
+    )
+
+
+def end_group(axes: Axes) -> dist.ProcessGroup | None:
+    """The first and the last rank of this rank's pipeline; None on the ranks between. Collective over these two."""
+    last = axes.degree("pipeline") - 1
+    if axes.index["pipeline"] not in (0, last) or last == 0:
+        return None
+    if last == 1:
+        return axes.group("pipeline")
+    apart = axes.world // axes.degree("pipeline")
+    within = axes.rank % apart
+    return dist.new_group([within, last * apart + within], use_local_synchronization=True)

@@ -1,105 +1,130 @@
-"""One pipeline stage, cut from a transformers LlamaForCausalLM, with the names of its parameters kept.
+"""The pipeline stages of a rank, cut from a transformers model, with the names of their parameters kept.
 
 The modules are transformers' own, so numerics are those of the model a user would train with it. A stage is
-built on the meta device: whoever parallelises it gives storage to what this rank keeps. Attention never
-crosses a document. The stage knows nothing of ranks or groups.
+built on the meta device: whoever parallelises it gives storage to what this rank keeps. The stage knows of ranks
+only the group that its attention gathers from.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers import PretrainedConfig, PreTrainedModel
 
-from trainer.config import ModelConfig
-
-DTYPES = {"FP32": torch.float32, "FP64": torch.float64}
-
-
-def llama_config(model: ModelConfig, vocabulary_size: int) -> LlamaConfig:
-    """The transformers config of the whole model."""
-    values = {**model.transformers_config, "vocab_size": vocabulary_size, "use_cache": False}
-    values.pop("model_type")
-    config = LlamaConfig(**values)
-    config._attn_implementation = "sdpa"
-    return config
+from trainer.architecture import empty_model, family_of
+from trainer.attention import OVER_CONTEXT, attention_mask, window_of
+from trainer.mesh import Axes
 
 
 class Stage(nn.Module):
     """Layers `first_layer`..`last_layer` (exclusive), with the embedding at the start or the head at the end.
 
-    Forward takes token ids `[b, S]` (first stage) or hidden states `[b, S, hidden]`, and gives hidden
-    states or logits `[b, S, vocabulary]` (last stage).
+    Forward takes token ids `[b, T]` (first stage) or hidden states `[b, T, hidden]`, and gives hidden
+    states or logits `[b, T, vocabulary]` (last stage). T are the tokens of this rank of the context axis, whereas
+    `document_ids` `[b, S]` are those of the whole sequence.
     """
 
-    def __init__(self, whole: LlamaForCausalLM, first_layer: int, last_layer: int) -> None:
+    def __init__(
+        self, whole: PreTrainedModel, first_layer: int, last_layer: int, context: Context | None
+    ) -> None:
         super().__init__()
         self.config = whole.config
+        self.family = family_of(whole.config)
         self.is_first = first_layer == 0
         self.is_last = last_layer == whole.config.num_hidden_layers
-        self.model = nn.Module()
+        self.compute_dtype = whole.dtype  # of activations, whatever the parameters are kept in
+        self._context = context
+        self._windows = {layer: window_of(whole.config, layer) for layer in range(first_layer, last_layer)}
+        source, family = whole.get_submodule(self.family.root), self.family
+        body = nn.Module()
+        setattr(self, family.root, body)
         if self.is_first:
-            self.model.embed_tokens = whole.model.embed_tokens
-        self.model.layers = nn.ModuleDict(
-            {str(i): whole.model.layers[i] for i in range(first_layer, last_layer)}
-        )
+            for name in (family.embedding, family.positions, family.embedding_dropout):
+                if name:
+                    setattr(body, name, source.get_submodule(name))
+        layers = source.get_submodule(family.layers)
+        setattr(body, family.layers, nn.ModuleDict({str(i): layers[i] for i in self._windows}))
         if self.is_last:
-            self.model.norm = whole.model.norm
+            setattr(body, family.norm, source.get_submodule(family.norm))
             self.lm_head = whole.lm_head
-        # Not a part of the whole model's state, and needed by each stage: computed, never restored.
-        with torch.device("cpu"):
-            self.model.rotary_emb = LlamaRotaryEmbedding(whole.config)
+        if not family.positions:
+            # Not a part of the whole model's state, and needed by each stage: computed, never restored.
+            with torch.device("cpu"):
+                body.rotary_emb = type(source.rotary_emb)(whole.config)
+
+    @property
+    def body(self) -> nn.Module:
+        return self.get_submodule(self.family.root)
 
     @property
     def layers(self) -> list[nn.Module]:
-        return list(self.model.layers.values())
+        return list(self.body.get_submodule(self.family.layers).children())
+
+    @property
+    def embedding(self) -> nn.Module:
+        return self.body.get_submodule(self.family.embedding)
 
     def forward(
         self, inputs: torch.Tensor, position_ids: torch.Tensor, document_ids: torch.Tensor
     ) -> torch.Tensor:
-        hidden = self.model.embed_tokens(inputs) if self.is_first else inputs
-        mask = document_mask(document_ids)
-        positions = self.model.rotary_emb(hidden, position_ids=position_ids)
-        for layer in self.model.layers.values():
-            hidden = layer(
-                hidden, attention_mask=mask, position_embeddings=positions, position_ids=position_ids
-            )
-        return self.lm_head(self.model.norm(hidden)) if self.is_last else hidden
+        hidden = self._embed(inputs, position_ids) if self.is_first else inputs
+        options: dict[str, Any] = {"position_ids": position_ids}
+        if not self.family.positions:
+            options["position_embeddings"] = self.body.rotary_emb(hidden, position_ids=position_ids)
+        if self._context is not None:
+            options["context_group"] = self._context.group
+        rows = slice(None) if self._context is None else self._context.rows
+        masks = {w: attention_mask(document_ids, w, rows=rows) for w in set(self._windows.values())}
+        for layer, window in zip(self.layers, self._windows.values(), strict=True):
+            hidden = layer(hidden, attention_mask=masks[window], **options)
+        if not self.is_last:
+            return hidden
+        logits: torch.Tensor = self.lm_head(self.body.get_submodule(self.family.norm)(hidden))
+        return logits
+
+    def _embed(self, ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.embedding(ids)
+        if self.family.positions:
+            hidden = hidden + self.body.get_submodule(self.family.positions)(position_ids)
+        if self.family.embedding_dropout:
+            hidden = self.body.get_submodule(self.family.embedding_dropout)(hidden)
+        return hidden
 
 
-def document_mask(document_ids: torch.Tensor) -> torch.Tensor | None:
-    """Where attention may look: `[b, 1, S, S]` bool, causal within each document.
+class Context:
+    """This rank's share of each sequence: `rows` of it, and the ranks that have the rest."""
 
-    None when each row is one document: plain causal attention says the same, and is faster.
-    """
-    if bool((document_ids == document_ids[:, :1]).all()):
-        return None
-    same = document_ids[:, :, None] == document_ids[:, None, :]
-    return same.tril_().unsqueeze(1)
+    def __init__(self, group: dist.ProcessGroup, rows: slice) -> None:
+        self.group = group
+        self.rows = rows
 
-
-def build_stage(
-    config: LlamaConfig, index: int, stages: int, dtype: torch.dtype, *, float64_norms: bool
-) -> Stage:
-    """Stage `index` of `stages`, on the meta device.
-
-    transformers' RMS norm computes in float32 at any precision. A rounding in the last digit of float64, as
-    any change of the layout brings, then turns now and then into one of float32, and grows: `float64_norms`
-    avoids it.
-    """
-    with torch.device("meta"):
-        whole = LlamaForCausalLM(config)
-        if float64_norms:
-            _replace_norms(whole)
-        whole.to(dtype)
-    per_stage = config.num_hidden_layers // stages
-    return Stage(whole, index * per_stage, (index + 1) * per_stage)
+    @classmethod
+    def of(cls, axes: Axes, sequence_length: int) -> Context | None:
+        group = axes.group("context")
+        if group is None:
+            return None
+        return cls(group, axes.tokens_of(sequence_length))
 
 
-def _replace_norms(model: nn.Module) -> None:
-    for name, module in list(model.named_modules()):
-        if isinstance(module, LlamaRMSNorm):
-            owner, _, attribute = name.rpartition(".")
-            norm = nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon)
-            setattr(model.get_submodule(owner), attribute, norm)
+def build_stages(
+    config: PretrainedConfig,
+    axes: Axes,
+    dtype: torch.dtype,
+    *,
+    sequence_length: int,
+    float64_norms: bool = False,
+) -> list[Stage]:
+    """The stages of this rank, on the meta device, in ascending order."""
+    context = Context.of(axes, sequence_length)
+    if context is not None:
+        config._attn_implementation = OVER_CONTEXT
+    per_stage = config.num_hidden_layers // axes.stage_count
+    stages = []
+    for number in axes.stages:
+        # A model of its own for each, as the modules of one are parallelised in place.
+        whole = empty_model(config, dtype, float64_norms=float64_norms)
+        stages.append(Stage(whole, number * per_stage, (number + 1) * per_stage, context))
+    return stages

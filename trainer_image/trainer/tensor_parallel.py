@@ -31,9 +31,11 @@ class ColumnCut(ParallelStyle):
         self._shared_input = shared_input
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        _cut(module, "weight", device_mesh, 0)
+        # Outputs come first in a Linear, last in transformers' Conv1D.
+        outputs = 0 if isinstance(module, nn.Linear) else module.weight.dim() - 1
+        _cut(module, "weight", device_mesh, outputs)
         if module.bias is not None:
-            _cut(module, "bias", device_mesh, 0)
+            _cut(module, "bias", device_mesh, module.bias.dim() - 1)
         module.forward = functools.partial(_column_forward, module)
         return SharedInput()._apply(module, device_mesh) if self._shared_input else module
 
@@ -44,7 +46,7 @@ class RowCut(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        _cut(module, "weight", device_mesh, 1)
+        _cut(module, "weight", device_mesh, 1 if isinstance(module, nn.Linear) else 0)
         module.forward = functools.partial(_row_forward, module, device_mesh.get_group())
         return module
 
@@ -87,12 +89,19 @@ def _local(parameter: torch.Tensor | None) -> torch.Tensor | None:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def _column_forward(module: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    return F.linear(inputs, _local(module.weight), _local(module.bias))
+def _product(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """Inputs times this rank's weights, whichever way round and in however many dims they are stored."""
+    weight = _local(module.weight)
+    return F.linear(inputs, weight) if isinstance(module, nn.Linear) else inputs @ weight.flatten(1)
 
 
-def _row_forward(module: nn.Linear, group: dist.ProcessGroup, inputs: torch.Tensor) -> torch.Tensor:
-    outputs: torch.Tensor = _Sum.apply(F.linear(inputs, _local(module.weight)), group)
+def _column_forward(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    outputs = _product(module, inputs)
+    return outputs if module.bias is None else outputs + _local(module.bias).flatten()
+
+
+def _row_forward(module: nn.Module, group: dist.ProcessGroup, inputs: torch.Tensor) -> torch.Tensor:
+    outputs: torch.Tensor = _Sum.apply(_product(module, inputs), group)
     return outputs if module.bias is None else outputs + module.bias
 
 
@@ -102,9 +111,17 @@ def _embedding_forward(
     weight = _local(module.weight)
     rows = ids - first_row
     elsewhere = (rows < 0) | (rows >= weight.shape[0])
+    if module.padding_idx is not None:
+        # Its row is looked up, and never learns from that.
+        weight = torch.where(_is_row(module.padding_idx - first_row, weight), weight.detach(), weight)
     found = F.embedding(rows.masked_fill(elsewhere, 0), weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)
     summed: torch.Tensor = _Sum.apply(found, group)
-    return summed
+    scale = getattr(module, "embed_scale", None)
+    return summed if scale is None else summed * scale.to(summed.dtype)
+
+
+def _is_row(row: int, weight: torch.Tensor) -> torch.Tensor:
+    return (torch.arange(weight.shape[0], device=weight.device) == row).unsqueeze(-1)
 
 
 class _Sum(torch.autograd.Function):

@@ -14,12 +14,25 @@ from trainingrun.api import uris
 from trainingrun.api.base import Block
 from trainingrun.api.cel import exactly_one, rule, rules
 from trainingrun.api.errors import FieldError
+from trainingrun.protocol.families import FAMILIES
 
 _CONFIG = "spec.model.config"
 
 
-class LlamaConfig(Block):
-    """A transformers config of the Llama type. Keys that are left out have the defaults of transformers."""
+_LIMITED = sorted(
+    {key for family in FAMILIES.values() for key in family.optional}
+    - frozenset.intersection(*(family.optional for family in FAMILIES.values()))
+)
+"""Keys that some families do not have: transformers would keep them, and they would never act."""
+
+
+def _has_it(key: str) -> str:
+    kinds = ", ".join(f"'{kind}'" for kind, family in FAMILIES.items() if key in family.optional)
+    return f"(!has(self.{key}) || self.model_type in [{kinds}])"
+
+
+class TransformersConfig(Block):
+    """A transformers config. Keys that are left out have the defaults of transformers."""
 
     model_config = ConfigDict(
         alias_generator=None,
@@ -33,7 +46,8 @@ class LlamaConfig(Block):
                 "self.num_attention_heads",
             ),
             rule(
-                "has(self.head_dim) || self.hidden_size % (2 * self.num_attention_heads) == 0",
+                "has(self.head_dim) || self.model_type in ['qwen3', 'gemma'] || "
+                "self.hidden_size % (2 * self.num_attention_heads) == 0",
                 f"{_CONFIG}.hidden_size: must be an even multiple of num_attention_heads; "
                 "hint: change one of them, or set head_dim",
                 f"{_CONFIG}.hidden_size: %d is not an even multiple of num_attention_heads (%d); "
@@ -41,11 +55,21 @@ class LlamaConfig(Block):
                 "self.hidden_size",
                 "self.num_attention_heads",
             ),
+            rule(
+                " && ".join(_has_it(key) for key in _LIMITED),
+                f"{_CONFIG}: has a key that models of its model_type do not have; hint: remove it",
+            ),
         ),
     )
-    model_type: Literal["llama"] = Field(description="Architecture, as transformers names it: llama.")
-    hidden_size: int = Field(ge=2, le=131072, description="Width of the residual stream.")
-    intermediate_size: int = Field(ge=1, le=1048576, description="Width inside the feed-forward blocks.")
+    model_type: Literal["llama", "qwen2", "qwen3", "mistral", "gemma", "gpt2"] = Field(
+        description="Architecture, as transformers names it. Mixtures of experts are not trained."
+    )
+    hidden_size: int = Field(
+        ge=2, le=131072, description="Width of the residual stream (in a file of gpt2: n_embd)."
+    )
+    intermediate_size: int = Field(
+        ge=1, le=1048576, description="Width inside the feed-forward blocks (gpt2: n_inner)."
+    )
     num_hidden_layers: int = Field(ge=1, le=1024, description="Decoder layers.")
     num_attention_heads: int = Field(ge=1, le=1024, description="Query heads of each layer.")
     num_key_value_heads: int | None = Field(
@@ -56,7 +80,8 @@ class LlamaConfig(Block):
         ge=2,
         le=1024,
         multiple_of=2,
-        description="Width of one head, even; omitted: hidden_size / num_attention_heads.",
+        description="Width of one head, even; omitted: 128 for qwen3, 256 for gemma, else hidden_size / "
+        "num_attention_heads.",
     )
     vocab_size: int | None = Field(
         None, ge=2, le=4194304, description="Rows of the embedding; omitted: the size of the tokenizer."
@@ -65,13 +90,46 @@ class LlamaConfig(Block):
         ge=2, le=16777216, description="Longest sequence that the model accepts, in tokens."
     )
     tie_word_embeddings: StrictBool | None = Field(
-        None, description="Whether the output layer shares the weights of the embedding; omitted: false."
+        None,
+        description="Whether the output layer shares the weights of the embedding; omitted: true for gemma and gpt2, "
+        "else false.",
     )
     rms_norm_eps: float | None = Field(
         None, ge=1e-12, le=0.1, description="Epsilon of the RMS norms; omitted: 1e-6."
     )
     rope_theta: float | None = Field(
         None, ge=1, le=1e12, description="Base of the rotary position embedding; omitted: 10000."
+    )
+    layer_norm_epsilon: float | None = Field(
+        None, ge=1e-12, le=0.1, description="Epsilon of the layer norms of gpt2; omitted: 1e-5."
+    )
+    attention_bias: StrictBool | None = Field(
+        None,
+        description="Whether the attention's projections have biases; omitted: false. Those of qwen2 always have.",
+    )
+    mlp_bias: StrictBool | None = Field(
+        None, description="Whether the feed-forward blocks of llama have biases; omitted: false."
+    )
+    sliding_window: int | None = Field(
+        None,
+        ge=1,
+        le=16777216,
+        description="How many tokens a token of mistral sees, itself included; omitted: 4096.",
+    )
+    attention_dropout: float | None = Field(
+        None, ge=0, le=0.99, description="Share of the attention weights that are dropped; omitted: 0."
+    )
+    resid_pdrop: float | None = Field(
+        None, ge=0, le=0.99, description="Share of what the blocks of gpt2 add that is dropped; omitted: 0.1."
+    )
+    embd_pdrop: float | None = Field(
+        None, ge=0, le=0.99, description="Share of the embeddings of gpt2 that is dropped; omitted: 0.1."
+    )
+    attn_pdrop: float | None = Field(
+        None,
+        ge=0,
+        le=0.99,
+        description="Share of the attention weights of gpt2 that are dropped; omitted: 0.1.",
     )
     initializer_range: float | None = Field(
         None, ge=1e-6, le=10, description="Standard deviation of the random weights; omitted: 0.02."
@@ -88,7 +146,13 @@ class LlamaConfig(Block):
                 f"{heads % groups}",
                 f"use {_either(below, above)}",
             )
-        if self.head_dim is None and self.hidden_size % (2 * heads):
+        for key in sorted(set(_LIMITED) - FAMILIES[self.model_type].optional):
+            if getattr(self, key) is not None:
+                yield FieldError(
+                    key, getattr(self, key), f"a model of the type {self.model_type} has none", "remove it"
+                )
+        width = FAMILIES[self.model_type].head_dim
+        if self.head_dim is None and width is None and self.hidden_size % (2 * heads):
             step = 2 * heads
             below = self.hidden_size // step * step
             yield FieldError(
@@ -135,13 +199,30 @@ class Tokenizer(Block):
             yield FieldError("", None, which, "set exactly one, for example {train: {vocabularySize: 4096}}")
 
 
+class Source(Block):
+    """The model that training starts from."""
+
+    uri: str = Field(
+        min_length=1,
+        max_length=uris.URI_LIMIT,
+        description="A folder of weights that transformers wrote (config.json, safetensors): pvc://claim/path on a "
+        "PersistentVolumeClaim beside the run, or file:// and its path.",
+        json_schema_extra=rules(*uris.FOLDER_RULES),
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _known_place(cls, uri: str) -> str:
+        return uris.check_folder_uri(uri)
+
+
 class Model(Block):
     """What is trained."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule(
-                "!has(self.config.vocab_size) || !has(self.tokenizer.train) || "
+                "!has(self.config.vocab_size) || !has(self.tokenizer) || !has(self.tokenizer.train) || "
                 "self.config.vocab_size == self.tokenizer.train.vocabularySize",
                 f"{_CONFIG}.vocab_size: differs from spec.model.tokenizer.train.vocabularySize; "
                 "hint: remove vocab_size",
@@ -149,17 +230,41 @@ class Model(Block):
                 "hint: remove vocab_size",
                 "self.config.vocab_size",
                 "self.tokenizer.train.vocabularySize",
-            )
+            ),
+            rule(
+                "has(self.source) == (self.init == 'Weights')",
+                "spec.model.source: is there with init: Weights, and only then; "
+                "hint: name the folder of the weights, or use init: Config without one",
+            ),
+            rule(
+                "has(self.tokenizer) || self.init == 'Weights'",
+                "spec.model.tokenizer: required, but not there; hint: set exactly one of uri and train",
+            ),
+            rule(
+                "self.init != 'Weights' || !has(self.tokenizer) || !has(self.tokenizer.train)",
+                "spec.model.tokenizer.train: a new tokenizer does not fit weights that know another; "
+                "hint: remove spec.model.tokenizer, and the source's own is used",
+            ),
+            rule(
+                "self.init != 'Weights' || has(self.config.vocab_size)",
+                f"{_CONFIG}.vocab_size: required with init: Weights; hint: copy it from the source's config.json",
+            ),
         )
     )
-    init: Literal["Config"] = Field(
-        description="Where the weights come from. Config: random, of the shape of config."
+    init: Literal["Config", "Weights"] = Field(
+        description="Where the weights come from. Config: random, of the shape of config. Weights: those of source, "
+        "of which config is the config."
     )
-    config: LlamaConfig = Field(description="The model's shape: a transformers config.")
-    tokenizer: Tokenizer = Field(description="The tokenizer: exactly one of uri and train.")
+    source: Source | None = Field(None, description="The weights to start from, with init: Weights.")
+    config: TransformersConfig = Field(description="The model's shape: a transformers config.")
+    tokenizer: Tokenizer | None = Field(
+        None,
+        description="The tokenizer: exactly one of uri and train. With init: Weights, omitted: the source's own.",
+    )
 
     def problems(self) -> Iterator[FieldError]:
-        train, size = self.tokenizer.train, self.config.vocab_size
+        train = self.tokenizer.train if self.tokenizer is not None else None
+        size = self.config.vocab_size
         if train is not None and size is not None and size != train.vocabulary_size:
             yield FieldError(
                 "config.vocab_size",
@@ -167,6 +272,26 @@ class Model(Block):
                 f"{size} differs from spec.model.tokenizer.train.vocabularySize ({train.vocabulary_size})",
                 f"remove vocab_size, or set it to {train.vocabulary_size}",
             )
+        if self.init == "Config":
+            yield from self._problems_of_random_weights()
+            return
+        if self.source is None:
+            fix = "name the folder of the weights, for example {uri: pvc://models/llama}"
+            yield FieldError("source", None, "required with init: Weights, but not there", fix)
+            return
+        if train is not None:
+            message = "a new tokenizer does not fit weights that know another"
+            yield FieldError("tokenizer.train", None, message, "remove it, and the source's own is used")
+        if size is None:
+            fix = "copy it from the source's config.json"
+            yield FieldError("config.vocab_size", None, "required with init: Weights, but not there", fix)
+
+    def _problems_of_random_weights(self) -> Iterator[FieldError]:
+        if self.source is not None:
+            fix = "use init: Weights, or remove it"
+            yield FieldError("source", self.source.uri, "does nothing with init: Config", fix)
+        if self.tokenizer is None:
+            yield FieldError("tokenizer", None, "required, but not there", "set exactly one of uri and train")
 
 
 def _neighbours(value: int, allowed: list[int]) -> tuple[int | None, int | None]:

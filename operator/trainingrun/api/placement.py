@@ -167,7 +167,10 @@ class Axes(Block):
         None, ge=1, le=256, description="Processes that split each layer; omitted: planned."
     )
     pipeline: int | None = Field(
-        None, ge=1, le=1024, description="Stages that the layers are split into; omitted: planned."
+        None, ge=1, le=1024, description="Groups of layers that processes work on in turn; omitted: planned."
+    )
+    context: int | None = Field(
+        None, ge=1, le=256, description="Processes that share the tokens of each sequence; omitted: 1."
     )
 
 
@@ -184,6 +187,11 @@ class Parallelism(Block):
         default_factory=lambda: Axes.model_validate({}),
         description="Axes with a fixed size.",
         json_schema_extra={"default": {}},
+    )
+    pipeline_schedule: Literal["Auto", "1F1B", "Interleaved1F1B", "ZBV"] = Field(
+        "Auto",
+        description="How the stages of a pipeline take turns. Auto: 1F1B, which keeps the fewest activations. The "
+        "others give each process two stages: Interleaved1F1B halves the idle time, ZBV fills most of it.",
     )
     activation_checkpointing: Literal["Auto", "None", "Selective", "Full"] = Field(
         "Auto",

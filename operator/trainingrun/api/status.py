@@ -61,13 +61,14 @@ class Resolved(StatusBlock):
 
 
 class PlanAxes(StatusBlock):
-    """Sizes of the mesh axes. data = replicate x shard; data x tensor x pipeline = processes."""
+    """Sizes of the mesh axes. data = replicate x shard; data x context x tensor x pipeline = processes."""
 
     data: Size = Field(description="Data parallelism: processes that read different samples.")
     replicate: Size = Field(1, description="Whole copies of the training state.")
     shard: Size = Field(1, description="Processes that share one copy of the state.")
     tensor: Size = Field(description="Processes that split each layer.")
-    pipeline: Size = Field(description="Stages that the layers are split into.")
+    context: Size = Field(1, description="Processes that share the tokens of each sequence.")
+    pipeline: Size = Field(description="Groups of layers that processes work on in turn.")
 
 
 class Plan(StatusBlock):

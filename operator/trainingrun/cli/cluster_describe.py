@@ -97,7 +97,8 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     if not plan:
         return []
     axes = plan["axes"]
-    mesh = mesh_equation(axes["tensor"], axes.get("shard", 1), axes.get("replicate", 1), axes["pipeline"])
+    inner = (axes.get(axis, 1) for axis in ("shard", "replicate", "pipeline", "context"))
+    mesh = mesh_equation(axes["tensor"], *inner)
     padding = plan.get("paddingPermille", 0)
     padded = f", {padding / 10:.1f} % padding" if padding else ""
     memory, available = (human_bytes(plan[key] * _MIB) for key in ("memoryMiB", "availableMiB"))

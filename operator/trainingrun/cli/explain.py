@@ -33,7 +33,7 @@ def explanation(
     inventory: Inventory,
 ) -> str:
     rung = planned.rung
-    mesh = mesh_equation(rung.tensor, rung.shard, rung.replicate, rung.pipeline)
+    mesh = mesh_equation(rung.tensor, rung.shard, rung.replicate, rung.pipeline, rung.context)
     heading = f"{name} on {counted(rung.nodes, 'node')}: {mesh}; {human_count(path.parameters)} parameters"
     return "\n".join(
         [
@@ -52,12 +52,11 @@ def explanation(
     )
 
 
-def mesh_equation(tensor: int, shard: int, replicate: int, pipeline: int) -> str:
-    """The axes of the mesh, the fastest first, and their product."""
-    world = tensor * shard * replicate * pipeline
-    return (
-        f"tensor {tensor} x shard {shard} x replicate {replicate} x pipeline {pipeline} = {world} processes"
-    )
+def mesh_equation(tensor: int, shard: int, replicate: int, pipeline: int, context: int = 1) -> str:
+    """The axes of the mesh, the fastest first, and their product. Context only where there is more than one."""
+    world = tensor * context * shard * replicate * pipeline
+    inner = f"tensor {tensor} x " + (f"context {context} x " if context > 1 else "")
+    return f"{inner}shard {shard} x replicate {replicate} x pipeline {pipeline} = {world} processes"
 
 
 def _memory(planned: PlannedRung, inventory: Inventory) -> list[str]:
@@ -89,7 +88,7 @@ def _time(
         model,
         training,
         inventory.node,
-        Cut(rung.pipeline, rung.shard, rung.tensor),
+        Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule),
         replicate=rung.replicate,
         micro_batch=rung.micro_batch,
         accumulation=rung.accumulation,

@@ -31,6 +31,7 @@ def plan_block(observed: Observed, revision: Revision) -> dict[str, Any]:
             "replicate": rung.replicate,
             "shard": rung.shard,
             "tensor": rung.tensor,
+            "context": rung.context,
             "pipeline": rung.pipeline,
         },
         "microBatch": rung.micro_batch,

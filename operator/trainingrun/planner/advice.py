@@ -134,14 +134,18 @@ def _batch_too_small(model: ModelShape, training: TrainingShape, inventory: Inve
     """Every cut has more data ranks, or a longer pipeline, than the batch has sequences for."""
     processes, batch = inventory.node.processes, training.global_batch_sequences
     pinned = training.pinned
-    tensors = [pinned["tensor"]] if "tensor" in pinned else rules.tensor_degrees(model, processes)
-    pipelines = [pinned["pipeline"]] if "pipeline" in pinned else rules.pipeline_degrees(model)
+    tensors = (
+        [pinned["tensor"]]
+        if "tensor" in pinned
+        else rules.tensor_degrees(model, processes // training.context)
+    )
+    pipelines = [pinned["pipeline"]] if "pipeline" in pinned else rules.pipeline_degrees(model, training)
     least, tensor, pipeline, shard = min(
         (shard * p, t, p, shard)
         for t in tensors
         for p in pipelines
         for units in range(1, inventory.max_nodes + 1)
-        if (shard := rules.shard_degree(processes, t, p, units))
+        if (shard := rules.shard_degree(processes, t * training.context, p, units))
     )
     filled = f" x {pipeline} micro-batches that fill the pipeline" if pipeline > 1 else ""
     return PlanInputError(

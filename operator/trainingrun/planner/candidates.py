@@ -46,15 +46,14 @@ def candidates(
     respected.
     """
     processes = node.processes
-    tensors = _allowed("tensor", rules.tensor_degrees(model, processes), training)
-    pipelines = _allowed("pipeline", rules.pipeline_degrees(model), training)
+    tensors = _allowed("tensor", rules.tensor_degrees(model, processes // training.context), training)
+    pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
     pairs = [(t, p) for t in tensors for p in pipelines]
     for units in range(1, max_units + 1):
         for tensor, pipeline in sorted(pairs, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
-            shard = rules.shard_degree(processes, tensor, pipeline, units)
-            if shard is None:
+            cut = rules.cut_of(training, processes, units, tensor=tensor, pipeline=pipeline)
+            if cut is None:
                 continue
-            cut = Cut(pipeline=pipeline, shard=shard, tensor=tensor)
             candidate = weigh(model, training, node, cut, units)
             if candidate is not None:
                 yield candidate
@@ -97,6 +96,9 @@ def split(training: TrainingShape, cut: Cut, replicate: int, *, micro_batch: int
     accumulation = -(-batch // (data * micro_batch))
     if accumulation < cut.pipeline:
         return None
+    if cut.pipeline > 1 and cut.schedule == "Interleaved1F1B":
+        # Micro-batches take turns in rounds of one for each rank.
+        accumulation = -(-accumulation // cut.pipeline) * cut.pipeline
     return Split(micro_batch, accumulation, padding=data * micro_batch * accumulation - batch)
 
 

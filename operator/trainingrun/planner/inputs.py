@@ -13,6 +13,10 @@ from trainingrun.api.quantity import accelerator, parse_bytes, parse_quantity
 from trainingrun.planner import catalogue
 from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+from trainingrun.protocol import families
+from trainingrun.protocol.families import FAMILIES
+
+AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages
 
 PARAMETER_BYTES = {"BF16": 4, "FP16": 4, "FP32": 4, "FP64": 8}
 COMPUTE_BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
@@ -32,7 +36,8 @@ def planner_inputs(
 
 def model_shape(spec: Mapping[str, Any]) -> ModelShape:
     config = spec["model"]["config"]
-    heads = config["num_attention_heads"]
+    heads, family = config["num_attention_heads"], FAMILIES[config["model_type"]]
+    gpt2 = config["model_type"] == "gpt2"
     vocabulary = config.get("vocab_size")
     if vocabulary is None:
         train = (spec["model"].get("tokenizer") or {}).get("train") or {}
@@ -51,10 +56,17 @@ def model_shape(spec: Mapping[str, Any]) -> ModelShape:
         layers=config["num_hidden_layers"],
         attention_heads=heads,
         key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        head_dim=families.head_dim(config),
         vocabulary_size=vocabulary,
-        tied_embeddings=bool(config.get("tie_word_embeddings")),
+        tied_embeddings=families.tied_embeddings(config),
         max_position_embeddings=config["max_position_embeddings"],
+        gated=family.gated,
+        rotary=family.rotary,
+        query_bias=bool(config.get("attention_bias")) or config["model_type"] in ("qwen2", "gpt2"),
+        output_bias=bool(config.get("attention_bias")) or gpt2,
+        feed_forward_bias=bool(config.get("mlp_bias")) or gpt2,
+        norm_bias=gpt2,
+        head_norms=config["model_type"] == "qwen3",
     )
 
 
@@ -62,7 +74,8 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
     training = spec["training"]
     batch, length = training["globalBatch"], training["sequenceLength"]
     sequences = batch.get("sequences") or batch["tokens"] // length
-    pinned = (spec.get("parallelism") or {}).get("axes") or {}
+    parallelism = spec.get("parallelism") or {}
+    pinned, asked = parallelism.get("axes") or {}, parallelism.get("pipelineSchedule")
     return TrainingShape(
         sequence_length=length,
         global_batch_sequences=sequences,
@@ -72,6 +85,7 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         averaged=(training.get("overrides") or {}).get("emaDecay") is not None,
         activation_checkpointing=(spec.get("parallelism") or {}).get("activationCheckpointing") or "None",
         pinned={axis: degree for axis, degree in pinned.items() if degree is not None},
+        schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
     )
 
 

@@ -1,7 +1,7 @@
 """Where the ranks of a rung sit: which piece of the state each holds, on which node, and how many whole
 copies there are.
 
-Ranks are ordered as `protocol.records.Rung` says: pipeline slowest, then replicate, shard, tensor fastest;
+Ranks are ordered as `protocol.records.Rung` says: pipeline slowest, then replicate, shard, context, tensor fastest;
 node i runs ranks i*processes .. (i+1)*processes - 1. Pure; called by the search, which must never promise a
 copy that is not there.
 """
@@ -11,19 +11,55 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainingrun.protocol.records import STAGES_PER_RANK
+
 
 @dataclass(frozen=True)
 class Cut:
-    """How one copy of the training state is cut: the layout that stays the same along a path."""
+    """How one copy of the training state is cut: the layout that stays the same along a path.
+
+    The ranks of a context group hold the same part of it, side by side on one node.
+    """
 
     pipeline: int
     shard: int
     tensor: int
+    context: int = 1
+    schedule: str = "1F1B"  # how the stages of a pipeline take turns
 
     @property
     def processes(self) -> int:
         """Of one copy."""
-        return self.pipeline * self.shard * self.tensor
+        return self.pipeline * self.block
+
+    @property
+    def block(self) -> int:
+        """Processes of one pipeline rank's copy."""
+        return self.shard * self.context * self.tensor
+
+    @property
+    def stages(self) -> int:
+        return 1 if self.pipeline == 1 else self.pipeline * STAGES_PER_RANK[self.schedule]
+
+    @property
+    def head_rank(self) -> int:
+        """Pipeline rank of the head. ZBV comes back to the first one."""
+        return 0 if self.schedule == "ZBV" else self.pipeline - 1
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Pipeline ranks that may be the fullest or the slowest: those with embedding and head."""
+        return tuple(sorted({0, self.head_rank}))
+
+    def in_flight(self, rank: int) -> float:
+        """Micro-batches whose activations a pipeline rank keeps at most, in units of all of its layers.
+
+        1F1B: as many as there are ranks from here on. Interleaved1F1B, with half of the layers in each turn: those of
+        the first turn and twice the ranks behind. ZBV: the same on each rank.
+        """
+        if self.schedule == "Interleaved1F1B":
+            return (self.pipeline + 2 * (self.pipeline - 1 - rank) + 1) / 2
+        return self.pipeline if self.schedule == "ZBV" else self.pipeline - rank
 
     def copies_on(self, nodes: int, processes: int) -> int:
         """Replicas that `nodes` x `processes` hold; 0 when it does not divide."""
@@ -46,7 +82,7 @@ def pieces_by_node(cut: Cut, replicate: int, processes: int) -> list[set[tuple[i
     nodes: list[set[tuple[int, int, int]]] = [set() for _ in range(math.ceil(world / processes))]
     for rank in range(world):
         rest, tensor = divmod(rank, cut.tensor)
-        rest, shard = divmod(rest, cut.shard)
+        rest, shard = divmod(rest // cut.context, cut.shard)
         pipeline = rest // replicate
         nodes[rank // processes].add((pipeline, shard, tensor))
     return nodes
@@ -58,7 +94,7 @@ def state_copies(cut: Cut, replicate: int, processes: int) -> int:
 
     Counted block by block, which equals counting over ranks: the ranks of a stage replica are contiguous.
     """
-    block = cut.shard * cut.tensor
+    block = cut.block
     fewest = math.inf
     for stage in range(cut.pipeline):
         first = stage * replicate * block

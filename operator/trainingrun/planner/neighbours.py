@@ -44,11 +44,11 @@ def neighbours(
     ]
     world = rung.data
     for shard in sorted({1, world} - {rung.shard}):
-        cut = Cut(rung.pipeline, shard, rung.tensor)
+        cut = Cut(rung.pipeline, shard, rung.tensor, rung.context, rung.schedule)
         name = "no sharding" if shard == 1 else f"shard {shard} (over all nodes)"
         found.append(_batched(model, training, inventory, name, cut, world // shard, rung.micro_batch))
     for size in _twice_and_half(rung.micro_batch):
-        cut = Cut(rung.pipeline, rung.shard, rung.tensor)
+        cut = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule)
         name = f"micro-batch {size}"
         found.append(_batched(model, training, inventory, name, cut, rung.replicate, size))
     return tuple(found)
@@ -69,13 +69,14 @@ def _recut(
 ) -> Neighbour:
     name = f"tensor {tensor}, pipeline {pipeline}"
     processes = inventory.node.processes
-    why_not = rules.refusal(model, processes, tensor=tensor, pipeline=pipeline)
+    why_not = rules.refusal(model, training, processes, tensor=tensor, pipeline=pipeline)
     if why_not:
         return Neighbour(name, why_not)
     cuts = [
-        (units, Cut(pipeline, shard, tensor))
+        (units, cut)
         for units in range(1, nodes + 1)
-        if nodes % units == 0 and (shard := rules.shard_degree(processes, tensor, pipeline, units))
+        if nodes % units == 0
+        and (cut := rules.cut_of(training, processes, units, tensor=tensor, pipeline=pipeline))
     ]
     if not cuts:
         return Neighbour(name, f"does not divide {nodes} nodes x {processes} processes")

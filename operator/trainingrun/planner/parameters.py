@@ -1,8 +1,9 @@
-"""How many parameters a Llama decoder has, whole and on one rank. Exact; called by the memory and time
+"""How many parameters a decoder has, whole and on one rank. Exact; called by the memory and time
 models.
 
-Tensor parallelism cuts the projections and the two vocabulary matrices, and leaves the norms
-whole on each rank. A stage's root block is what is not in a layer: embedding, last norm, head.
+Tensor parallelism cuts the projections and the two vocabulary matrices, and leaves norms, learned positions and the
+biases of what is summed whole on each rank. A rank's root block is what is not in a layer: embedding, last norm,
+head; an embedding that is tied to the head of another stage is there twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class StageParameters:
 def projection_parameters(model: ModelShape) -> int:
     """Weights of one layer's matrix products: queries, keys, values, output, gate, up and down."""
     heads = 2 * model.attention_heads + 2 * model.key_value_heads
-    return model.hidden_size * (heads * model.head_dim + 3 * model.intermediate_size)
+    return model.hidden_size * (heads * model.head_dim + (3 if model.gated else 2) * model.intermediate_size)
 
 
 def matmul_parameters(model: ModelShape, layers: int, *, head: bool) -> int:
@@ -39,8 +40,24 @@ def matmul_parameters(model: ModelShape, layers: int, *, head: bool) -> int:
 
 
 def layer_parameters(model: ModelShape, tensor: int = 1) -> int:
-    norms = 2 * model.hidden_size
-    return projection_parameters(model) // tensor + norms
+    return projection_parameters(model) // tensor + _vectors(model, tensor)
+
+
+def _vectors(model: ModelShape, tensor: int) -> int:
+    """Norms and biases of one layer."""
+    hidden = model.hidden_size
+    count = 2 * norm_parameters(model) + (2 * model.head_dim if model.head_norms else 0)
+    if model.query_bias:
+        count += (model.attention_heads + 2 * model.key_value_heads) * model.head_dim // tensor
+    if model.output_bias:
+        count += hidden
+    if model.feed_forward_bias:
+        count += (2 if model.gated else 1) * model.intermediate_size // tensor + hidden
+    return count
+
+
+def norm_parameters(model: ModelShape) -> int:
+    return (2 if model.norm_bias else 1) * model.hidden_size
 
 
 def vocabulary_parameters(model: ModelShape, tensor: int = 1) -> int:
@@ -48,13 +65,20 @@ def vocabulary_parameters(model: ModelShape, tensor: int = 1) -> int:
     return -(-model.vocabulary_size // tensor) * model.hidden_size
 
 
-def stage_parameters(model: ModelShape, pipeline: int, stage: int, tensor: int) -> StageParameters:
-    """Stage `stage` of `pipeline`. The degrees must divide (see `planner.rules`)."""
-    first, last = stage == 0, stage == pipeline - 1
-    root = vocabulary_parameters(model, tensor) if first else 0
+def stage_parameters(
+    model: ModelShape, pipeline: int, stage: int, tensor: int, *, head: int | None = None
+) -> StageParameters:
+    """Pipeline rank `stage` of `pipeline`; `head`: the rank of the head, if it is not the last one. The degrees must
+    divide (see `planner.rules`).
+    """
+    first, last = stage == 0, stage == (pipeline - 1 if head is None else head)
+    root = 0
+    if first:
+        root += vocabulary_parameters(model, tensor)
+        root += 0 if model.rotary else model.max_position_embeddings * model.hidden_size
     if last:
-        root += model.hidden_size
-        root += 0 if model.tied_embeddings else vocabulary_parameters(model, tensor)
+        root += norm_parameters(model)
+        root += 0 if model.tied_embeddings and pipeline == 1 else vocabulary_parameters(model, tensor)
     return StageParameters(layers=model.layers // pipeline, layer=layer_parameters(model, tensor), root=root)
 
 

@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterable
 
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.layout import Cut
 from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
+from trainingrun.protocol.records import STAGES_PER_RANK
 
 AXES = "spec.parallelism.axes"
 
@@ -37,8 +39,22 @@ def tensor_degrees(model: ModelShape, processes: int) -> list[int]:
     return [degree for degree in dividing_tensors(model) if processes % degree == 0]
 
 
-def pipeline_degrees(model: ModelShape) -> list[int]:
-    return [1] if model.tied_embeddings else divisors(model.layers)
+def pipeline_degrees(model: ModelShape, training: TrainingShape) -> list[int]:
+    """Degrees that give each stage of the schedule the same number of layers."""
+    return [one for one in divisors(model.layers) if one == 1 or not model.layers % _stages(one, training)]
+
+
+def _stages(pipeline: int, training: TrainingShape) -> int:
+    return pipeline * STAGES_PER_RANK[training.schedule]
+
+
+def cut_of(training: TrainingShape, processes: int, units: int, *, tensor: int, pipeline: int) -> Cut | None:
+    """The cut of these degrees whose copies fill `units` nodes each, or None where nodes would be split unevenly."""
+    context = training.context
+    shard = shard_degree(processes, tensor * context, pipeline, units)
+    if shard is None:
+        return None
+    return Cut(pipeline, shard, tensor, context, training.schedule if pipeline > 1 else "1F1B")
 
 
 def check_sequence(model: ModelShape, training: TrainingShape) -> None:
@@ -56,31 +72,33 @@ def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory)
     """Raises PlanInputError for a pin that the model forbids, NothingFits for one that the machines cannot
     hold.
     """
-    for axis in sorted(set(training.pinned) - {"tensor", "pipeline"}):
+    for axis in sorted(set(training.pinned) - {"tensor", "pipeline", "context"}):
         raise PlanInputError(
             f"{AXES}.{axis}",
             training.pinned[axis],
             f"{axis} is planned, never pinned",
-            "remove it; tensor and pipeline can be pinned",
+            "remove it; tensor, pipeline and context can be pinned",
         )
+    _check_context(training, inventory.node.processes)
     tensor, pipeline = training.pinned.get("tensor"), training.pinned.get("pipeline")
+    processes = inventory.node.processes // training.context
     if tensor is not None:
-        _check_tensor(model, tensor, inventory.node.processes)
+        _check_tensor(model, tensor, processes)
     if pipeline is not None:
-        _check_pipeline(model, pipeline)
-    _check_product(model, tensor, pipeline, inventory)
+        _check_pipeline(model, training, pipeline)
+    _check_product(model, training, tensor, pipeline, inventory)
     if tensor is not None:
-        _check_node(model, tensor, inventory.node.processes)
+        _check_node(model, tensor, processes)
 
 
-def refusal(model: ModelShape, processes: int, *, tensor: int, pipeline: int) -> str:
+def refusal(model: ModelShape, training: TrainingShape, processes: int, *, tensor: int, pipeline: int) -> str:
     """Why the model or a node forbids these degrees, or an empty string. The machines' number is not looked
     at.
     """
     try:
-        _check_tensor(model, tensor, processes)
-        _check_pipeline(model, pipeline)
-        _check_node(model, tensor, processes)
+        _check_tensor(model, tensor, processes // training.context)
+        _check_pipeline(model, training, pipeline)
+        _check_node(model, tensor, processes // training.context)
     except PlanError as error:
         return error.message
     return ""
@@ -102,19 +120,32 @@ def _check_tensor(model: ModelShape, tensor: int, processes: int) -> None:
             )
 
 
-def _check_pipeline(model: ModelShape, pipeline: int) -> None:
-    if model.tied_embeddings and pipeline > 1:
-        raise PlanInputError(
-            f"{AXES}.pipeline",
-            pipeline,
-            f"pipeline {pipeline} would put the tied embedding and head on different stages; "
-            "nearest that fits: 1",
-            "set pipeline to 1, or tie_word_embeddings to false in spec.model.config",
+def _check_pipeline(model: ModelShape, training: TrainingShape, pipeline: int) -> None:
+    stages = _stages(pipeline, training)
+    if pipeline == 1 or not model.layers % stages:
+        return
+    allowed = pipeline_degrees(model, training)
+    message = _equation("pipeline", pipeline, model.layers, "layers", allowed)
+    if stages != pipeline:
+        message = (
+            f"pipeline {pipeline} x {STAGES_PER_RANK[training.schedule]} stages a rank ({training.schedule}) = "
+            f"{stages} stages do not divide {model.layers} layers ({_ratio(model.layers, stages)}); "
+            f"nearest that fits: {nearest(pipeline, allowed)}"
         )
-    if model.layers % pipeline:
-        allowed = pipeline_degrees(model)
-        message = _equation("pipeline", pipeline, model.layers, "layers", allowed)
-        raise PlanInputError(f"{AXES}.pipeline", pipeline, message, _use("pipeline", allowed))
+    raise PlanInputError(f"{AXES}.pipeline", pipeline, message, _use("pipeline", allowed))
+
+
+def _check_context(training: TrainingShape, processes: int) -> None:
+    """Ranks that share a sequence's tokens exchange keys and values in every layer, so they share a node too."""
+    context = training.context
+    for what, number in (
+        ("tokens of a sequence (sequenceLength)", training.sequence_length),
+        ("processes of a node", processes),
+    ):
+        if number % context:
+            allowed = divisors(math.gcd(training.sequence_length, processes))
+            message = _equation("context", context, number, what, allowed)
+            raise PlanInputError(f"{AXES}.context", context, message, _use("context", allowed))
 
 
 def shard_degree(processes: int, tensor: int, pipeline: int, units: int) -> int | None:
@@ -138,8 +169,15 @@ def smallest_copy(processes: int, tensor: int, pipeline: int) -> int:
     )
 
 
-def _check_product(model: ModelShape, tensor: int | None, pipeline: int | None, inventory: Inventory) -> None:
-    processes, nodes = inventory.node.processes, inventory.max_nodes
+def _check_product(
+    model: ModelShape,
+    training: TrainingShape,
+    tensor: int | None,
+    pipeline: int | None,
+    inventory: Inventory,
+) -> None:
+    # In groups of processes that share their sequences.
+    processes, nodes = inventory.node.processes // training.context, inventory.max_nodes
     asked = (tensor or 1, pipeline or 1)
     needed, available = asked[0] * asked[1], nodes * processes
     if needed <= available:
@@ -157,7 +195,7 @@ def _check_product(model: ModelShape, tensor: int | None, pipeline: int | None, 
         (
             (t, p)
             for t in tensor_degrees(model, processes)
-            for p in pipeline_degrees(model)
+            for p in pipeline_degrees(model, training)
             if t * p <= available and smallest_copy(processes, t, p) <= nodes
         ),
         key=lambda pair: (abs(math.log(pair[0] / asked[0])) + abs(math.log(pair[1] / asked[1])), pair),

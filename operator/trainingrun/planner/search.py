@@ -178,6 +178,8 @@ def _rung(
             state_copies=copies,
             useful=not idle,
             reason=idle,
+            context=cut.context,
+            schedule=cut.schedule,
             activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
         ),
         memory=bill,

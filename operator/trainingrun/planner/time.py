@@ -39,7 +39,7 @@ class StepTime:
     bubble_seconds: float
     communication: float  # exposed
     optimizer: float
-    bubble: float  # (p-1)/(m+p-1)
+    bubble: float  # 1F1B: (p-1)/(m+p-1)
     flops: float
 
     @property
@@ -76,7 +76,7 @@ def predict(
     the head.
     """
     size = training.activation_bytes
-    tokens = micro_batch * training.sequence_length
+    tokens = micro_batch * training.sequence_length // cut.context
     layers = model.layers // cut.pipeline
     hidden = size * tokens * model.hidden_size
 
@@ -93,21 +93,25 @@ def predict(
     tensor_seconds = (4 * layers + 2) * _all_reduce(hidden, tensor_group, node)
     transfer = 0.0
     if cut.pipeline > 1:
-        stage_group = group(replicate * cut.shard * cut.tensor, cut.pipeline, node.processes)
-        transfer = 2 * _transfer(hidden, stage_group, node)
+        stage_group = group(replicate * cut.block, cut.pipeline, node.processes)
+        transfer = 2 * (cut.stages // cut.pipeline) * _transfer(hidden, stage_group, node)
+    # Keys and values are gathered forward, and their gradients scattered backward, in each layer.
+    keys = 2 * size * tokens * cut.context * model.key_value_heads * model.head_dim / cut.tensor
+    context_seconds = 2 * layers * _ring(keys, group(cut.tensor, cut.context, node.processes), node)
 
-    slots = accumulation + cut.pipeline - 1
-    bubble = (cut.pipeline - 1) / slots
-    moving = slots * (tensor_seconds + transfer)
+    idle = _idle_slots(cut)
+    slots = accumulation + idle
+    bubble = idle / slots
+    moving = (accumulation + cut.pipeline - 1) * (tensor_seconds + transfer + context_seconds)
     moving += _data_parallel(model, training, node, cut, replicate, accumulation, compute)
 
     own = max(
-        -(-stage_parameters(model, cut.pipeline, stage, cut.tensor).total // cut.shard)
-        for stage in (0, cut.pipeline - 1)
+        -(-stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank).total // cut.shard)
+        for stage in cut.ends
     )
     return StepTime(
         compute=accumulation * compute,
-        bubble_seconds=(cut.pipeline - 1) * compute,
+        bubble_seconds=idle * compute,
         communication=moving,
         optimizer=OPTIMIZER_PASSES * training.parameter_bytes * own / node.memory_bytes_per_second
         + update_flops(model, training, layers) / node.flops_per_second,
@@ -130,10 +134,12 @@ def _data_parallel(
     Sharded weights are gathered for forward and backward of each micro-batch; a pipeline does that once a
     step, since its stages stay gathered. Gradients are scattered, and replicas add up, once a step.
     """
-    stages = [stage_parameters(model, cut.pipeline, stage, cut.tensor) for stage in (0, cut.pipeline - 1)]
+    stages = [
+        stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank) for stage in cut.ends
+    ]
     fullest = max(stages, key=lambda stage: stage.total)
     whole = training.parameter_bytes * fullest.total
-    shard_group = group(cut.tensor, cut.shard, node.processes)
+    shard_group = group(cut.context * cut.tensor, cut.shard, node.processes)
     rings = 2 if cut.pipeline > 1 else 2 * accumulation + 1
     gathered = training.activation_bytes * fullest.total
     # Weights travel in the format of the computation, gradients in that of the weights.
@@ -141,9 +147,18 @@ def _data_parallel(
     moving = rings * _ring(volume, shard_group, node, messages=fullest.layers + 1)
     if node.device != "cpu":
         moving = max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
-    replicas = group(cut.tensor * cut.shard, replicate, node.processes)
+    replicas = group(cut.block, replicate, node.processes)
     summed = _all_reduce(whole / cut.shard, replicas, node)
+    summed += _all_reduce(whole / cut.shard, group(cut.tensor, cut.context, node.processes), node)
     return moving + summed
+
+
+def _idle_slots(cut: Cut) -> float:
+    """How many micro-batches' time a rank waits. Interleaving halves it; ZBV fills most of the rest with the
+    gradients of weights, where these take a third of the work.
+    """
+    waits = cut.pipeline - 1
+    return {"1F1B": waits, "Interleaved1F1B": waits / 2, "ZBV": waits / 6}[cut.schedule]
 
 
 def _ring(payload: float, members: Group, node: NodeShape, *, messages: int = 1) -> float:

@@ -13,7 +13,7 @@ from trainingrun.protocol.records import Rung
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder of the Llama type, as its transformers config gives it."""
+    """A decoder, as its transformers config gives it. The defaults are those of the Llama family."""
 
     model_type: str
     hidden_size: int
@@ -25,6 +25,13 @@ class ModelShape:
     vocabulary_size: int
     tied_embeddings: bool
     max_position_embeddings: int
+    gated: bool = True  # the feed-forward has three matrices, not two
+    rotary: bool = True  # False: positions are parameters
+    query_bias: bool = False  # of queries, keys and values
+    output_bias: bool = False  # of the attention's output
+    feed_forward_bias: bool = False
+    norm_bias: bool = False
+    head_norms: bool = False  # queries and keys are normalised, each head with the same weights
 
 
 @dataclass(frozen=True)
@@ -32,11 +39,19 @@ class TrainingShape:
     sequence_length: int  # tokens
     global_batch_sequences: int
     parameter_bytes: int  # of trained weights, their gradients and the optimizer: 8 for FP64, else 4
-    compute_bytes: int = 0  # of what modules compute with and keep: 2 for BF16 and FP16; 0: as parameter_bytes
+    compute_bytes: int = (
+        0  # of what modules compute with and keep: 2 for BF16 and FP16; 0: as parameter_bytes
+    )
     optimizer: str = "AdamW"
     averaged: bool = False  # a moving average of the weights is kept
     activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
+    schedule: str = "1F1B"  # of a pipeline
+
+    @property
+    def context(self) -> int:
+        """Ranks that share the tokens of each sequence; never chosen, only asked for."""
+        return self.pinned.get("context", 1)
 
     @property
     def mixed(self) -> bool:

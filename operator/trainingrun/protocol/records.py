@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2, "ZBV": 2}
+"""Pipeline schedules, and how many stages each rank of a pipeline then computes."""
+
 
 @dataclass(frozen=True)
 class Rung:
     """How `nodes` machines train: one entry of a plan's path over sizes.
 
-    world = pipeline x replicate x shard x tensor = nodes x processes per node, in this order of ranks: tensor varies
-    fastest, then shard, then replicate, then pipeline slowest. Data parallel degree = replicate x shard.
-    Every global batch is `replicate*shard` ranks x `accumulation` micro-batches x `micro_batch` sequences, of which
-    the last `padding_sequences` weigh nothing.
+    world = pipeline x replicate x shard x context x tensor = nodes x processes per node, in this order of ranks:
+    tensor varies fastest, then context, shard, replicate, and pipeline slowest. Data parallel degree =
+    replicate x shard. The ranks of a context group read the same sequences, and compute a part of each.
+    Every global batch is `replicate*shard` data ranks x `accumulation` micro-batches x `micro_batch` sequences, of
+    which the last `padding_sequences` weigh nothing.
     """
 
     nodes: int
@@ -33,7 +37,11 @@ class Rung:
     state_copies: int  # whole copies of the training state, each on nodes of its own
     useful: bool = True  # False: no better than a smaller rung; never chosen
     reason: str = ""
-    activation_checkpointing: str = "None"  # None | Selective (every second layer) | Full: what is computed twice
+    activation_checkpointing: str = (
+        "None"  # None | Selective (every second layer) | Full: what is computed twice
+    )
+    context: int = 1
+    schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
 
     @property
     def data(self) -> int:
@@ -41,11 +49,23 @@ class Rung:
 
     @property
     def world(self) -> int:
-        return self.pipeline * self.replicate * self.shard * self.tensor
+        return self.pipeline * self.replicate * self.shard * self.context * self.tensor
+
+    @property
+    def stages(self) -> int:
+        """Parts that the layers are cut into along the pipeline."""
+        return 1 if self.pipeline == 1 else self.pipeline * STAGES_PER_RANK[self.schedule]
+
+    def stages_of(self, index: int) -> tuple[int, ...]:
+        """Stages that the rank at `index` of the pipeline computes, ascending. ZBV runs down the ranks and back up."""
+        if self.stages == self.pipeline:
+            return (index,)
+        return (index, self.stages - 1 - index if self.schedule == "ZBV" else self.pipeline + index)
 
     @property
     def layout(self) -> tuple[int, int, int]:
-        """(pipeline, shard, tensor): how one copy of the state is cut. Equal layouts need no reshaping."""
+        """(pipeline, shard, tensor): how one copy of the state is cut. Equal layouts need no reshaping: the schedule
+        is the same for the whole of a run, and the ranks of a context group hold copies."""
         return (self.pipeline, self.shard, self.tensor)
 
 

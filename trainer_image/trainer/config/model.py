@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.config.fields import positive
 from trainer.errors import ConfigError
+from trainingrun.protocol.families import EXPERTS, EXPERTS_PROBLEM, FAMILIES, tied_embeddings
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,12 @@ class ModelConfig:
 
 
 def read_model(model: dict[str, Any]) -> ModelConfig:
-    if model["init"] != "Config":
-        raise ConfigError("spec.model.init", model["init"], "not supported by this trainer", "use Config")
     given = model["config"]
     where = "spec.model.config"
-    if given.get("model_type") != "llama":
-        raise ConfigError(f"{where}.model_type", given.get("model_type"), "not supported", "use llama")
+    _check_family(given, where)
     heads = positive(given, "num_attention_heads", where)
     hidden = positive(given, "hidden_size", where)
-    if given.get("head_dim") is None and hidden % heads:
+    if not given.get("head_dim") and not FAMILIES[given["model_type"]].head_dim and hidden % heads:
         raise ConfigError(
             f"{where}.hidden_size",
             hidden,
@@ -60,9 +58,24 @@ def read_model(model: dict[str, Any]) -> ModelConfig:
         attention_heads=heads,
         key_value_heads=key_value_heads,
         positions=int(given.get("max_position_embeddings", 2048)),
-        tied_embeddings=bool(given.get("tie_word_embeddings", False)),
+        tied_embeddings=tied_embeddings(given),
         vocabulary_size=vocabulary,
     )
+
+
+def _check_family(given: dict[str, Any], where: str) -> None:
+    """A key that the family does not have would be kept by transformers, and never act."""
+    kind = given.get("model_type")
+    if kind in EXPERTS or "moe" in str(kind) or given.get("num_local_experts") or given.get("num_experts"):
+        raise ConfigError(f"{where}.model_type", kind, EXPERTS_PROBLEM, f"use one of {', '.join(FAMILIES)}")
+    if kind not in FAMILIES:
+        raise ConfigError(f"{where}.model_type", kind, "not supported", f"use one of {', '.join(FAMILIES)}")
+    optional = {key for family in FAMILIES.values() for key in family.optional}
+    for key in sorted((optional - FAMILIES[kind].optional) & given.keys()):
+        if given[key] is not None:
+            raise ConfigError(
+                f"{where}.{key}", given[key], f"a model of the type {kind} has none", "remove it"
+            )
 
 
 def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.config.run import TrainerConfig
 from trainer.errors import ConfigError
-from trainingrun.protocol.records import Rung
+from trainingrun.protocol.records import STAGES_PER_RANK, Rung
 
 
 def check_rung(config: TrainerConfig, rung: Rung) -> None:
@@ -16,14 +16,8 @@ def check_rung(config: TrainerConfig, rung: Rung) -> None:
         ("intermediate_size", model.intermediate_size),
     ):
         _divides("tensor", rung.tensor, f"spec.model.config.{field}", size)
-    _divides("pipeline", rung.pipeline, "spec.model.config.num_hidden_layers", model.layers)
-    if rung.pipeline > 1 and model.tied_embeddings:
-        raise ConfigError(
-            "spec.parallelism.axes.pipeline",
-            rung.pipeline,
-            "tied embeddings would live on the first and the last stage",
-            "set pipeline to 1, or spec.model.config.tie_word_embeddings to false",
-        )
+    _check_stages(rung, model.layers)
+    _divides("context", rung.context, "spec.training.sequenceLength", config.training.sequence_length)
     if rung.pipeline > rung.accumulation:
         raise ConfigError(
             "rung.accumulation",
@@ -31,6 +25,7 @@ def check_rung(config: TrainerConfig, rung: Rung) -> None:
             f"a pipeline of {rung.pipeline} stages needs at least as many micro-batches",
             "use a smaller micro-batch, a larger global batch or fewer stages",
         )
+    _check_numerics(config, rung)
     sequences = rung.data * rung.micro_batch * rung.accumulation - rung.padding_sequences
     if sequences != config.training.global_batch:
         raise ConfigError(
@@ -39,6 +34,61 @@ def check_rung(config: TrainerConfig, rung: Rung) -> None:
             f"data {rung.data} x micro-batch {rung.micro_batch} x accumulation {rung.accumulation}"
             f" - padding {rung.padding_sequences} = {sequences} sequences",
             "plan again: the rung does not belong to this batch",
+        )
+
+
+def _check_numerics(config: TrainerConfig, rung: Rung) -> None:
+    """What would not be exact, or does not exist, under an axis of this rung."""
+    training = config.training
+    if training.precision in ("BF16", "FP16") and rung.pipeline > 1 and rung.schedule == "ZBV":
+        raise ConfigError(
+            "spec.parallelism.pipelineSchedule",
+            rung.schedule,
+            f"it adds up the gradients of {training.precision} weights in {training.precision}, not in FP32",
+            "use 1F1B or Interleaved1F1B, or spec.training.precision FP32",
+        )
+    if training.overrides.attention == "Eager" and rung.context > 1:
+        raise ConfigError(
+            "spec.training.overrides.attention",
+            "Eager",
+            f"context {rung.context} gathers keys and values for Sdpa",
+            "use Sdpa, or spec.parallelism.axes.context 1",
+        )
+    apart = {"tensor": rung.tensor, "context": rung.context, "pipeline": rung.pipeline}
+    for axis, degree in apart.items():
+        if training.overrides.compile and degree > 1:
+            raise ConfigError(
+                "spec.training.overrides.compile",
+                True,
+                f"{axis} {degree}: layers that talk to other ranks are not compiled",
+                f"remove it, or use {axis} 1",
+            )
+
+
+def _check_stages(rung: Rung, layers: int) -> None:
+    """Every stage has the same number of layers, and the schedule's rounds come out even."""
+    if rung.schedule not in STAGES_PER_RANK:
+        raise ConfigError(
+            "rung.schedule", rung.schedule, "not a schedule", f"use one of {', '.join(STAGES_PER_RANK)}"
+        )
+    each = rung.stages // rung.pipeline
+    if layers % rung.stages:
+        fits = [d for d in range(1, rung.pipeline + 1) if d == 1 or layers % (d * each) == 0]
+        turns = "" if each == 1 else f" x {each} stages a rank ({rung.schedule})"
+        raise ConfigError(
+            "spec.parallelism.axes.pipeline",
+            rung.pipeline,
+            f"pipeline {rung.pipeline}{turns} = {rung.stages} stages do not divide "
+            f"spec.model.config.num_hidden_layers = {layers} ({layers} / {rung.stages} = "
+            f"{layers / rung.stages:.2f})",
+            f"the nearest that fits is pipeline {max(fits)}",
+        )
+    if rung.pipeline > 1 and rung.schedule == "Interleaved1F1B" and rung.accumulation % rung.pipeline:
+        raise ConfigError(
+            "rung.accumulation",
+            rung.accumulation,
+            f"Interleaved1F1B takes the micro-batches in rounds of {rung.pipeline}, one for each rank",
+            f"use {-(-rung.accumulation // rung.pipeline) * rung.pipeline}, or the schedule 1F1B",
         )
 
 
