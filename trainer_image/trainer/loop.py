@@ -12,11 +12,12 @@ import time
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
+from transformers import PretrainedConfig
 
 from trainer.checkpoint.errors import SaveFailed
 from trainer.checkpoint.restore import from_durable, from_snapshots
 from trainer.checkpoint.snapshot_format import snapshot_name
-from trainer.config import TrainerConfig
+from trainer.config import TrainerConfig, numerics
 from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData
 from trainer.errors import CheckpointDamaged
@@ -55,7 +56,7 @@ class Run:
     runner: StepRunner
     state: TrainingState
     schedule: Schedule
-    initializer_range: float
+    model: PretrainedConfig
     snapshots: SnapshotKeeper
     durable: DurableKeeper
     snapshot_policy: SnapshotPolicy
@@ -76,7 +77,7 @@ def train(run: Run) -> Result:
     while run.state.step < run.config.training.total_steps:
         started = time.monotonic()
         step = run.state.step + 1
-        learning_rate = run.schedule.learning_rate(step)
+        learning_rate = run.schedule.learning_rate(run.state.schedule_step)
         result = run.runner.run(
             step, run.reader.step(step), learning_rate=learning_rate, votes=votes(run, step, started)
         )
@@ -101,17 +102,20 @@ def restore(run: Run) -> None:
     say(run, "restoring" if point.source is not RestoreSource.INITIAL else "starting")
     if point.source is RestoreSource.INITIAL:
         parameters = run.state.optimizer.parameters
-        fill_initial(parameters, seed=run.config.training.seed, deviation=run.initializer_range)
+        fill_initial(parameters, run.model, seed=run.config.training.seed)
+        run.state.filled(initial=True)
     else:
         if point.source is RestoreSource.MEMORY:
             scalars = from_snapshots(run.job.restore_files, point.epoch, point.step, run.state.tensors())
         else:
             scalars = from_durable(run.config.checkpoint.location, point.manifest, run.state.tensors())
         run.state.load_scalars(scalars)
+        run.state.filled(initial=False)
         if run.state.step != point.step:
             name = point.manifest or snapshot_name(point.epoch, point.step)
             raise CheckpointDamaged(name, f"it holds step {run.state.step}, not {point.step}")
     run.reporter.restored(time.monotonic() - started)
+    run.metrics.write(run.state.step, numerics=numerics(run.config, run.job.record.rung))
     say(run, "")
 
 
@@ -140,6 +144,7 @@ def account(run: Run, result: StepResult, learning_rate: float, seconds: float) 
         tokens=result.tokens,
         learningRate=learning_rate,
         gradientNorm=result.gradient_norm,
+        **run.state.extras(result),
         seconds=seconds,
         dataWaitSeconds=round(run.reader.waited, 6),
         at=now,

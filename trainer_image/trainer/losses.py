@@ -15,6 +15,11 @@ import torch.nn.functional as F
 IGNORED = -100
 
 
+def in_full_precision(logits: torch.Tensor) -> torch.Tensor:
+    """Losses are computed in float32 at least: half precision has too few digits for a sum over a vocabulary."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
 def token_loss_sum(
     logits: torch.Tensor, labels: torch.Tensor, *, group: dist.ProcessGroup | None = None, offset: int = 0
 ) -> torch.Tensor:

@@ -1,9 +1,11 @@
 """The log of what was trained: one JSON line per step, written by rank 0 of each epoch.
 
     {"epoch", "step", "loss", "tokens", "learningRate", "gradientNorm", "seconds", "dataWaitSeconds", "at"}
+    {"epoch", "step", "numerics": {…}}        what an epoch computes with, before its first step
     {"epoch", "step", "snapshotSeconds"}      a memory snapshot of that step was taken
     {"epoch", "step", "durable"}              a durable checkpoint of that step was committed
 
+A step's line also has "zLoss" where there is one, and in FP16 "lossScale" and "overflowed".
 The loss is written with all its digits. A line is written by one call, so that a kill leaves whole lines only.
 Steps that were trained again after a restart appear once per epoch; the epoch records say which of them count.
 """

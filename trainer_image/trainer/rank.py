@@ -19,10 +19,13 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 
+from trainer.architecture import model_config
 from trainer.config import TrainerConfig, check_rung, read_config, vocabulary_size
 from trainer.data.batches import BatchReader
 from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData, prepared, samples_of
+from trainer.eager import ATTENTIONS
+from trainer.ema import Ema
 from trainer.errors import CheckpointDamaged, ConfigError, TrainerError
 from trainer.executor import Executor
 from trainer.job import Mailbox, RankJob
@@ -33,9 +36,11 @@ from trainer.metrics import MetricsLog
 from trainer.optim import Optimizer
 from trainer.parallelise import parallelise
 from trainer.policy import DurablePolicy, SnapshotPolicy
+from trainer.precision import PRECISIONS, LossScale
+from trainer.recompute import compile_layers, recompute
 from trainer.report import Reporter
 from trainer.schedule import schedule_of
-from trainer.stage import DTYPES, build_stage, llama_config
+from trainer.stage import build_stages
 from trainer.state import TrainingState
 from trainer.step import StepRunner
 from trainingrun.protocol.exit_codes import ExitCode
@@ -95,18 +100,27 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     """Collective: everything a rank trains with, its weights not yet filled in."""
     record, rung = job.record, job.record.rung
     axes = build_axes(rung, job.rank(local_rank))
-    model = llama_config(config.model, vocabulary_size(config.model, data.vocabulary_size))
-    stage = build_stage(
+    precision, overrides = PRECISIONS[config.training.precision], config.training.overrides
+    model = model_config(
+        config.model.transformers_config, vocabulary_size(config.model, data.vocabulary_size)
+    )
+    model._attn_implementation = ATTENTIONS[overrides.attention]
+    stages = build_stages(
         model,
-        axes.index["pipeline"],
-        rung.pipeline,
-        DTYPES[config.training.precision],
+        axes,
+        precision.compute,
+        sequence_length=config.training.sequence_length,
         float64_norms=config.training.precision == "FP64",
     )
-    optimizer = Optimizer(
-        parallelise(stage, axes, tied=config.model.tied_embeddings), config.training.optimizer
+    recompute(stages, rung.activation_checkpointing)
+    if overrides.compile:
+        compile_layers(stages)
+    optimizer = Optimizer(parallelise(stages, axes, precision), config.training.optimizer)
+    state = TrainingState(
+        optimizer,
+        ema=Ema(optimizer.parameters, overrides.ema_decay) if overrides.ema_decay is not None else None,
+        scale=LossScale(on=precision.scaled),
     )
-    state = TrainingState(optimizer)
     reporter = Reporter(record, config.training.total_steps)
     durable = DurableKeeper(job, config, axes, state, parent=reporter.summary.durable)
     durable.fence()
@@ -118,15 +132,23 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         data=data,
         reader=_reader(job, config, axes, data),
         runner=StepRunner(
-            Executor(stage, axes, rung, sequence_length=config.training.sequence_length),
+            Executor(
+                stages,
+                optimizer.parameters,
+                axes,
+                rung,
+                sequence_length=config.training.sequence_length,
+                z_coefficient=overrides.z_loss,
+            ),
             optimizer,
             axes,
             max_grad_norm=config.training.optimizer.max_grad_norm,
             seed=config.training.seed,
+            scale=state.scale,
         ),
         state=state,
         schedule=schedule_of(config.training),
-        initializer_range=model.initializer_range,
+        model=model,
         snapshots=SnapshotKeeper(
             job, local_rank, axes, state, on=config.checkpoint.memory_interval_steps != 0
         ),
@@ -145,7 +167,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
 
 def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData) -> Prefetch:
     # One rank of each data rank keeps the log of what was read: the others read the same.
-    logs = axes.first_stage and axes.index["tensor"] == 0
+    logs = axes.leads_data_rank
     reader = BatchReader(
         samples_of(data, config.data, config.training.sequence_length, job.cache_dir),
         global_batch=config.training.global_batch,

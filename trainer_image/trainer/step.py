@@ -3,7 +3,8 @@
 Each token weighs 1 / tokens of the whole global batch, wherever it is computed. One small all-reduce after
 the backward pass carries everything that the ranks must agree on: the loss, the gradient norm, and the
 votes for what happens after the step (pause, snapshot, durable checkpoint). No rank changes its weights
-before it has passed.
+before it has passed. A gradient that overflowed under a loss scale is no error: the weights stay, the scale is
+halved, and the data goes on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trainer.gradients import collect_gradients
 from trainer.losses import IGNORED
 from trainer.mesh import Axes
 from trainer.optim import Optimizer
+from trainer.precision import LossScale
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,10 @@ class StepResult:
     loss: float  # mean over the tokens that weigh; 0.0 when none does
     tokens: int  # that weigh, in the global batch
     gradient_norm: float  # before clipping
-    updated: bool  # False: no token weighed, nothing was changed
+    updated: bool  # False: no token weighed or a gradient overflowed, nothing was changed
     agreed: Votes
+    z_loss: float = 0.0  # mean over the same tokens; not in `loss`
+    overflowed: bool = False  # under a loss scale
 
 
 class StepRunner:
@@ -57,30 +61,36 @@ class StepRunner:
         *,
         max_grad_norm: float | None,
         seed: int,
+        scale: LossScale | None = None,
     ) -> None:
         self._executor = executor
         self._optimizer = optimizer
         self._axes = axes
         self._max_grad_norm = max_grad_norm
         self._seed = seed
-        # Each data rank's loss and tokens count once, though every tensor rank and stage knows them.
+        self._scale = scale or LossScale(on=False)
+        # Each data rank's loss and tokens count once, though every tensor rank and stage knows them. The ranks of
+        # a context group know the same tokens, and each the loss of its own.
         self._counts = axes.last_stage and axes.index["tensor"] == 0
-        self._holders = [holders(parameter.cut, axes) for parameter in optimizer.parameters]
+        self._counts_tokens = self._counts and axes.index["context"] == 0
+        # Both ends of a pipeline hold a tied embedding.
+        self._holders = [p.stages * holders(p.cut, axes) for p in optimizer.parameters]
 
     def run(
         self, step: int, batches: Sequence[MicroBatch], *, learning_rate: float, votes: Votes
     ) -> StepResult:
         """Collective. Raises TrainingDiverged on every rank when the loss or the gradient is not finite."""
-        torch.manual_seed(hash((self._seed, step, self._axes.rank)))
+        torch.manual_seed(hash((self._seed, step, self._axes.dropout_index)))
         tokens = self._count_tokens(batches)
-        loss = squared_norm = 0.0
+        loss = z_loss = squared_norm = 0.0
         gradients: list[torch.Tensor] = []
         if tokens:
-            loss = self._executor.run(batches, weight=1.0 / tokens)
+            loss, z_loss = self._executor.run(batches, weight=self._scale.value / tokens)
             gradients = collect_gradients(self._optimizer.parameters, self._axes)
             squared_norm = squared_norm_share(gradients, self._holders)
-        loss, squared_norm, *asked = self._sum(
+        loss, z_loss, squared_norm, *asked = self._sum(
             loss if self._counts else 0.0,
+            z_loss if self._counts else 0.0,
             squared_norm,
             float(votes.pause),
             float(votes.snapshot),
@@ -92,20 +102,27 @@ class StepRunner:
             log.warning("step %d: no token of the global batch weighs anything; no update", step)
             return StepResult(0.0, 0, 0.0, False, agreed)
         norm = math.sqrt(squared_norm) if squared_norm >= 0 else math.nan
+        loss, z_loss, norm = (value / self._scale.value for value in (loss, z_loss, norm))
+        if self._scale.on and math.isfinite(loss) and not math.isfinite(norm) and not self._scale.exhausted:
+            self._scale.overflowed()
+            log.warning("step %d: a gradient overflowed; no update, loss scale %g", step, self._scale.value)
+            return StepResult(loss, tokens, 0.0, False, agreed, z_loss, overflowed=True)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingDiverged(
                 f"step {step}: loss {loss}, gradient norm {norm}: not finite. "
                 f"Fix: lower spec.training.optimizer.learningRate (now {learning_rate:g}), "
-                "or look at the data of this step"
+                + ("use precision BF16, " if self._scale.on else "")
+                + "or look at the data of this step"
             )
-        scale = clip_coefficient(norm, self._max_grad_norm)
-        self._optimizer.update(gradients, scale=scale, learning_rate=learning_rate)
-        return StepResult(loss, tokens, norm, True, agreed)
+        coefficient = clip_coefficient(norm, self._max_grad_norm)
+        self._optimizer.update(gradients, scale=coefficient / self._scale.value, learning_rate=learning_rate)
+        self._scale.passed()
+        return StepResult(loss, tokens, norm, True, agreed, z_loss)
 
     def _count_tokens(self, batches: Sequence[MicroBatch]) -> int:
         """Tokens of the global batch that weigh. Needed before the backward pass: see `Executor.run`."""
         mine = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
-        return round(self._sum(float(mine) if self._counts else 0.0)[0])
+        return round(self._sum(float(mine) if self._counts_tokens else 0.0)[0])
 
     def _sum(self, *values: float) -> list[float]:
         shared = torch.tensor(values, dtype=torch.float64)

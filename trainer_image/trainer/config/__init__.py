@@ -11,6 +11,7 @@ from trainer.config.data import DataConfig
 from trainer.config.model import ModelConfig, vocabulary_size
 from trainer.config.run import TrainerConfig, read_config
 from trainer.config.rung import check_rung
+from trainer.config.shown import numerics
 from trainer.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "TrainerConfig",
     "TrainingConfig",
     "check_rung",
+    "numerics",
     "read_config",
     "vocabulary_size",
 ]
