@@ -20,7 +20,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/managedBy", "trainingrun.dev/controller"),
     ("spec/profileRef", {"name": "h100-efa"}),
     ("spec/dependsOn", [{"name": "prepare", "condition": "Complete"}]),
-    ("spec/model/source", {"uri": "hf://Qwen/Qwen3-8B", "revision": "0123abc"}),
     ("spec/model/secretRef", {"name": "hf-token"}),
     ("spec/model/trustRemoteCode", False),
     ("spec/model/adapter", {"method": "LoRA", "rank": 32}),
@@ -37,7 +36,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/resources/capacityType", "PreferSpot"),
     ("spec/resources/topology", {"preferred": "topology.kubernetes.io/block"}),
     ("spec/parallelism/axes/data", 2),
-    ("spec/parallelism/axes/context", 2),
     ("spec/parallelism/axes/expert", 2),
     ("spec/parallelism/onResize", "KeepModelParallel"),
     ("spec/checkpoint/location/secretRef", {"name": "lake"}),
@@ -58,7 +56,7 @@ FIELDS: list[tuple[str, Any]] = [
 
 VALUES: list[tuple[str, str]] = [
     *(("spec/task", task) for task in ("sft", "dpo", "evaluate", "prepare")),
-    *(("spec/model/init", init) for init in ("Weights", "Resume")),
+    ("spec/model/init", "Resume"),
     *(("spec/data/sources/0/format", form) for form in ("Messages", "Pairs")),
     ("spec/training/precision", "FP8"),
     ("spec/training/optimizer/name", "AdamW8bit"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint.manifest import Manifest, damaged_manifests, list_checkpoints
+from trainer.checkpoint.manifest import damaged_manifests, list_checkpoints, read_manifest
 from trainer.checkpoint.restore import from_durable
 
 
@@ -23,7 +23,7 @@ def main() -> int:
             print(f"{location}: not whole: {damaged}", file=sys.stderr)
             return 1
         for checkpoint in list_checkpoints(location):
-            items = Manifest.read(location / checkpoint.name).items
+            items = read_manifest(location, checkpoint.name).items
             tensors = {item.name: torch.empty(item.shape, dtype=getattr(torch, item.dtype)) for item in items}
             scalars = from_durable(location, checkpoint.name, tensors)
             if scalars["step"] != checkpoint.step:

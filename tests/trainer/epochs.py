@@ -103,11 +103,12 @@ class Folder:
         pause_after: int | None = None,
         when: Callable[[Progress, list[Any]], None] | None = None,
         nodes: int = 1,
+        first: Callable[[], None] | None = None,
         **axes: int,
     ) -> Ended:
         """Run an epoch to its end, or to the step after which the first node is asked to pause.
 
-        `when` sees the newest progress and the processes, and may act.
+        `when` sees the newest progress and the processes, and may act. `first` is called in each rank before it starts.
         """
         rung = a_rung(global_batch=GLOBAL_BATCH, **axes)
         per_node = rung.world // nodes
@@ -149,7 +150,7 @@ class Folder:
         for job in jobs:
             for local_rank in range(per_node):
                 process = warm_context().Process(
-                    target=_rank, args=(job, local_rank, pause_after), daemon=True
+                    target=_rank, args=(job, local_rank, pause_after, first), daemon=True
                 )
                 process.start()
                 processes.append(process)
@@ -185,7 +186,7 @@ class Folder:
         return history
 
 
-def _rank(job: RankJob, local_rank: int, pause_after: int | None) -> None:
+def _rank(job: RankJob, local_rank: int, pause_after: int | None, first: Callable[[], None] | None) -> None:
     from trainer import rank
 
     def pause_requested(mailbox: Mailbox) -> bool:
@@ -197,6 +198,8 @@ def _rank(job: RankJob, local_rank: int, pause_after: int | None) -> None:
     Mailbox.pause_requested = pause_requested  # type: ignore[method-assign]
     rank.JOIN_TIMEOUT = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     job.log_dir.mkdir(parents=True, exist_ok=True)
+    if first is not None:
+        first()
     rank.main(job, local_rank)
 
 

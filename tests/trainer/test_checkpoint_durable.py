@@ -20,11 +20,11 @@ from tests.trainer.worlds import run_world
 from trainer.checkpoint import durable, retention
 from trainer.checkpoint.durable import Fenced, SaveFailed, write_fence
 from trainer.checkpoint.manifest import (
-    Manifest,
     damaged_manifests,
     list_checkpoints,
     location_fresh,
     newest,
+    read_manifest,
 )
 from trainer.checkpoint.restore import CheckpointDamaged, CheckpointMismatch, from_durable
 from trainer.checkpoint.writer import HashingWriter
@@ -64,7 +64,7 @@ def assert_unusable(location: Path, name: str, match: str) -> CheckpointDamaged:
 
 def test_a_manifest_says_what_the_checkpoint_is(tmp_path: Path) -> None:
     saved(tmp_path, 7, epoch=3, parent="step-00000005.e0002", plan={"tensor": 2})
-    manifest = Manifest.read(tmp_path / "step-00000007.e0003")
+    manifest = read_manifest(tmp_path, "step-00000007.e0003")
     content = json.loads((tmp_path / manifest.name / "manifest.json").read_text())
     assert content["stateFormat"] == 1
     assert (content["step"], content["epoch"], content["tokens"]) == (7, 3, 700)
@@ -207,7 +207,7 @@ def test_a_kill_at_any_instant_of_a_save_leaves_only_whole_checkpoints(tmp_path:
 STAGES = {
     "files": (HashingWriter, "write_data"),
     "metadata": (HashingWriter, "finish"),
-    "before the manifest": (Manifest, "commit"),
+    "before the manifest": (durable, "commit"),
     "before removing": (retention, "discard"),
 }
 
@@ -320,8 +320,8 @@ def test_a_fence_written_during_a_save_stops_its_commit(
             HashingWriter, "finish", lambda *a, **k: (original(*a, **k), write_fence(tmp_path, 6))
         )
     else:
-        original = Manifest.commit
-        monkeypatch.setattr(Manifest, "commit", lambda *a: (original(*a), write_fence(tmp_path, 6))[0])
+        original = durable.commit
+        monkeypatch.setattr(durable, "commit", lambda *a: (original(*a), write_fence(tmp_path, 6))[0])
     with pytest.raises(Fenced):
         saved(tmp_path, 2, epoch=5)
     assert steps_at(tmp_path) == [1]

@@ -10,8 +10,9 @@ import pytest
 
 from trainer.agent.parts import real_parts
 from trainer.checkpoint.durable import Fenced, save, write_fence
-from trainer.checkpoint.location import create_only, newest_fence, open_folder, owners
-from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints, path_of
+from trainer.checkpoint.location import newest_fence, owners
+from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints
+from trainer.checkpoint.store import PathStore, open_place, store_of
 from trainer.errors import ConfigError
 from trainingrun.api.constants import Reason
 
@@ -70,7 +71,7 @@ def test_a_place_that_can_never_be_written_to_is_a_configuration_error(tmp_path:
         Path("/proc/none"),
     ):
         with pytest.raises(ConfigError) as raised:
-            open_folder("spec.output.uri", folder)
+            open_place("spec.output.uri", folder)
         assert str(raised.value).startswith(f"spec.output.uri: 'file://{folder}': not a folder that can be")
         assert "Fix: use one that every node may write to" in str(raised.value)
 
@@ -79,9 +80,9 @@ def test_a_place_that_is_away_may_come_back(tmp_path: Path, monkeypatch: pytest.
     def away(*_: object, **__: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(Path, "touch", away)
+    monkeypatch.setattr(Path, "mkdir", away)
     with pytest.raises(OSError, match="Stale file handle"):
-        open_folder("spec.output.uri", tmp_path)
+        open_place("spec.output.uri", tmp_path)
 
 
 def test_an_agent_tries_both_places_before_it_claims_one_of_them(tmp_path: Path) -> None:
@@ -142,16 +143,24 @@ def test_the_newest_fence_counts(tmp_path: Path) -> None:
 
 
 def test_create_only_never_replaces_and_leaves_no_rest(tmp_path: Path) -> None:
-    assert create_only(tmp_path / "a", b"1")
-    assert not create_only(tmp_path / "a", b"2")
+    assert PathStore(tmp_path).create("a", b"1")
+    assert not PathStore(tmp_path).create("a", b"2")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"1")]
 
 
 def test_file_uris_are_paths_and_others_are_refused() -> None:
-    assert path_of("file:///data/my%20runs/a") == Path("/data/my%20runs/a")
-    for uri in ("s3://bucket/a", "/data/a", "file://host/a", "file:///"):
+    assert store_of("file:///data/my%20runs/a") == PathStore(Path("/data/my%20runs/a"))
+    for uri in ("gs://bucket/a", "/data/a", "file://host/a", "file:///"):
         with pytest.raises(ConfigError, match=r"spec.checkpoint.location.uri.*use file:///PATH"):
-            path_of(uri)
+            store_of(uri)
+
+
+def test_a_bucket_is_a_place_too() -> None:
+    store = store_of("s3://bucket/runs/a/")
+    assert (store.uri, store.where("x")) == ("s3://bucket/runs/a", "s3://bucket/runs/a/x")
+    for uri in ("s3://bucket", "s3://bucket/", "s3:///a", "s3://"):
+        with pytest.raises(ConfigError, match=r"spec.checkpoint.location.uri.*use s3://BUCKET/PREFIX"):
+            store_of(uri)
 
 
 def test_agents_read_manifests_and_snapshots_without_torch() -> None:

@@ -8,7 +8,7 @@ from tests.trainer import cuts
 from tests.trainer.cuts import Cut
 from tests.trainer.worlds import run_world
 
-from trainer.checkpoint.manifest import Manifest
+from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.restore import from_durable
 
 SAVED = [(Cut(tensor=2, shard=2), 1), (Cut(pipeline=2, tensor=2), 2), (Cut(pipeline=2, shard=2), 3)]
@@ -40,7 +40,7 @@ def plain_dcp_loads_them(location: Path, saved: list[tuple[str, int]]) -> None:
 
 def every_byte_is_in_the_manifest_once(location: Path, names: list[str]) -> None:
     for name in names:
-        manifest = Manifest.read(location / name)
+        manifest = read_manifest(location, name)
         for file, size in manifest.files.items():
             spans = sorted(
                 (i.byte_offset, i.byte_offset + i.byte_length) for i in manifest.items if i.file == file
@@ -53,7 +53,7 @@ def every_byte_is_in_the_manifest_once(location: Path, names: list[str]) -> None
 def test_a_replica_is_written_once(tmp_path: Path) -> None:
     """Two replicas of the whole state cost the space of one."""
     run_world(cuts.save_cuts, 2, [(Cut(replicate=2), 1)], tmp_path / "d", tmp_path / "m")
-    manifest = Manifest.read(tmp_path / "d" / "step-00000001.e0001")
+    manifest = read_manifest(tmp_path / "d", "step-00000001.e0001")
     elements = sum(torch.Size(item.piece_shape).numel() for item in manifest.items)
     assert elements == sum(tensor.numel() for tensor in cuts.state(0, Cut()).values())
     tensors = cuts.state(0, Cut())

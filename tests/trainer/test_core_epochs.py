@@ -53,7 +53,7 @@ def test_a_run_that_pauses_and_changes_size_meets_the_uninterrupted_one(
     assert [(result.outcome, result.step) for result in first.results if result] == [("Paused", 3)] * 2
 
     memory = Restore(RestoreSource.MEMORY, step=3, epoch=1, layout=(1, 1, 2), holders=(0,))
-    run.spec["checkpoint"]["durable"]["intervalSteps"] = 2
+    run.spec["checkpoint"]["durable"]["intervalSteps"] = 6
     second = run.run(2, shard=2, restore=memory, restore_files=run.held(1, 3, nodes=1), pause_after=6)
     assert not second.errors
     assert second.results[0].outcome == "Paused"

@@ -45,8 +45,10 @@ def test_durable_checkpoints_follow_the_clock_or_multiples_of_steps() -> None:
     by_time = DurablePolicy(30.0, None, now=100.0)
     assert not by_time.due(5, 129.9)
     assert by_time.due(6, 130.0)
-    by_time.saved(131.0)
+    by_time.begun(131.0)
+    by_time.saved()
     assert not by_time.due(7, 160.0)
+    assert by_time.due(7, 161.0)
     by_steps = DurablePolicy(None, 50, now=0.0)
     assert [step for step in range(1, 151) if by_steps.due(step, 0.0)] == [50, 100, 150]
     assert not DurablePolicy(None, None, now=0.0).due(50, 1e9)
@@ -79,9 +81,7 @@ def a_state(step: int) -> TrainingState:
 def test_a_summary_says_when_the_epoch_first_stepped_and_the_median_step() -> None:
     reporter = Reporter(a_record(), total_steps=100)
     for number, seconds in enumerate((5.0, 0.2, 0.1, 0.1, 0.1)):
-        reporter.stepped(
-            a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000, data_wait=seconds / 10
-        )
+        reporter.stepped(a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000, data_wait=seconds / 10)
     summary = reporter.summary
     assert (summary.epoch, summary.first_step, summary.first_step_at) == (3, 21, 1000.0)
     assert (summary.last_step, summary.last_step_at, summary.tokens) == (25, 1004.0, 25_000)
@@ -111,12 +111,33 @@ def test_the_newest_known_checkpoint_is_carried_over_until_a_newer_one_is_commit
 
 def test_a_failed_save_is_tried_again_after_pauses_that_double() -> None:
     policy = DurablePolicy(60.0, None, now=0.0)
+    policy.begun(60.0)
     policy.failed(60.0)
     assert not policy.due(1, 64.9)
     assert policy.due(1, 65.0)
+    policy.begun(65.0)
     policy.failed(65.0)
     assert not policy.due(1, 74.9)
     assert policy.due(1, 75.0)
-    policy.saved(75.0)
+    policy.begun(75.0)
+    policy.saved()
     assert not policy.due(1, 134.9)
     assert policy.due(1, 135.0)
+
+
+def test_while_a_checkpoint_is_written_none_is_due_and_a_step_that_passes_is_made_up_for() -> None:
+    policy = DurablePolicy(None, 10, now=0.0)
+    assert policy.due(10, 0.0)
+    policy.begun(0.0)
+    assert [step for step in range(11, 23) if policy.due(step, 0.0)] == []
+    policy.saved()
+    assert policy.due(23, 0.0)
+    policy.begun(0.0)
+    policy.saved()
+    assert [step for step in range(24, 41) if policy.due(step, 0.0)] == [30, 40]
+    by_time = DurablePolicy(30.0, None, now=0.0)
+    assert by_time.due(1, 30.0)
+    by_time.begun(30.0)
+    assert not by_time.due(2, 90.0)
+    by_time.saved()
+    assert by_time.due(3, 90.0), "the interval is counted from one beginning to the next"

@@ -13,7 +13,8 @@ from tests.trainer.texts import END, a_spec, a_store, quiet
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from trainer.checkpoint import durable
-from trainer.checkpoint.manifest import Manifest
+from trainer.checkpoint.about import AboutModel
+from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.restore import CheckpointDamaged
 from trainer.data.prepare import PreparedData, prepare
 from trainer.evaluate import bigram_cross_entropy, entropies, main, mean_loss, pairs
@@ -51,7 +52,9 @@ def a_model(spec: dict[str, Any], rows: int, dtype: torch.dtype = torch.float32)
     return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def saved(location: Path, model: PreTrainedModel, step: int = 9) -> str:
+def saved(
+    location: Path, model: PreTrainedModel, spec: dict[str, Any], data: PreparedData, step: int = 9
+) -> str:
     weights = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
     moments = {f"optim.{name}.exp_avg": torch.zeros_like(p) for name, p in model.named_parameters()}
     return durable.save(
@@ -65,6 +68,13 @@ def saved(location: Path, model: PreTrainedModel, step: int = 9) -> str:
         keep_last=None,
         plan={},
         versions={},
+        about=AboutModel(
+            spec["model"]["config"] | {"vocab_size": data.vocabulary_size},
+            str(model.dtype).removeprefix("torch."),
+            data.train.end_token,
+            data.tokenizer_dir,
+            data.fingerprint,
+        ),
     )
 
 
@@ -77,9 +87,9 @@ def test_plain_transformers_loads_the_export_with_the_same_logits(
     spec["model"]["config"]["tie_word_embeddings"] = tied
     spec["training"]["precision"] = precision
     model = a_model(spec, data.vocabulary_size, dtype)
-    name = saved(tmp_path / "c", model)
+    name = saved(tmp_path / "c", model, spec, data)
     folder = tmp_path / "models" / "m"
-    export(tmp_path / "c", name, spec, data, folder)
+    export(tmp_path / "c", name, folder)
     loaded = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     ids = tokenizer(TEXT, return_tensors="pt").input_ids
@@ -97,18 +107,18 @@ def test_an_export_says_where_it_came_from_and_is_made_once(
 ) -> None:
     location, out = tmp_path / "c", tmp_path / "m"
     model = a_model(spec, data.vocabulary_size)
-    first = saved(location, model, step=9)
-    export(location, first, spec, data, out)
+    first = saved(location, model, spec, data, step=9)
+    export(location, first, out)
     made = (out / "model.safetensors").stat()
-    export(location, first, spec, data, out)
+    export(location, first, out)
     assert (out / "model.safetensors").stat() == made
     with safe_open(out / "model.safetensors", "pt") as file:
         assert file.metadata()["checkpoint"] == first
     (out / "model.safetensors").write_bytes(b"cut")
-    export(location, first, spec, data, out)
+    export(location, first, out)
     assert (out / "model.safetensors").stat().st_size == made.st_size
-    second = saved(location, model, step=10)
-    export(location, second, spec, data, out)
+    second = saved(location, model, spec, data, step=10)
+    export(location, second, out)
     assert json.loads((out / "source.json").read_text())["step"] == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "m"]
 
@@ -116,14 +126,14 @@ def test_an_export_says_where_it_came_from_and_is_made_once(
 def test_a_damaged_checkpoint_is_not_exported(
     spec: dict[str, Any], data: PreparedData, tmp_path: Path
 ) -> None:
-    name = saved(tmp_path / "c", a_model(spec, data.vocabulary_size))
+    name = saved(tmp_path / "c", a_model(spec, data.vocabulary_size), spec, data)
     file = tmp_path / "c" / name / "__0_0.distcp"
     content = bytearray(file.read_bytes())
-    item = next(i for i in Manifest.read(file.parent).items if i.name == "model.lm_head.weight")
+    item = next(i for i in read_manifest(tmp_path / "c", name).items if i.name == "model.lm_head.weight")
     content[item.byte_offset + item.byte_length // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(CheckpointDamaged):
-        export(tmp_path / "c", name, spec, data, tmp_path / "m")
+        export(tmp_path / "c", name, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -168,7 +178,7 @@ def test_the_command_prints_one_line_of_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = a_model(spec, data.vocabulary_size)
-    export(tmp_path / "c", saved(tmp_path / "c", model), spec, data, tmp_path / "m")
+    export(tmp_path / "c", saved(tmp_path / "c", model, spec, data), tmp_path / "m")
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     command = ["--model", f"file://{tmp_path}/m", "--spec", str(tmp_path / "spec.json")]
     assert main([*command, "--cache", str(cache)]) == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainer.agent.parts import real_parts
-from trainer.checkpoint.location import open_folder, path_of
+from trainer.checkpoint.location import path_of
+from trainer.checkpoint.store import open_place, store_of
 from trainer.data.errors import DataError
 from trainer.data.sources import Source, file_path
 from trainer.errors import ConfigError
@@ -78,7 +79,7 @@ def test_a_path_in_a_claim_is_shown_as_its_uri():
 def test_every_reader_of_the_specification_names_its_field(monkeypatch):
     monkeypatch.delenv(ENV_CLAIMS_DIR, raising=False)
     with pytest.raises(ConfigError, match=r"^spec\.checkpoint\.location\.uri: 'pvc://a/b': there are no"):
-        path_of("pvc://a/b")
+        store_of("pvc://a/b")
     with pytest.raises(ConfigError, match=r"^spec\.output\.uri: 'pvc://a/b': there are no"):
         path_of("pvc://a/b", "spec.output.uri")
     with pytest.raises(DataError, match=r"^spec\.data\.sources\[0\]\.uri: 'pvc://a/b': there are no"):
@@ -99,4 +100,4 @@ def test_a_run_claims_its_places_and_reads_its_data_in_volume_claims(tmp_path, m
     assert (tmp_path / "models" / "run" / "checkpoints" / "owner.json").exists()
     (tmp_path / "models" / "file").touch()
     with pytest.raises(ConfigError, match="'pvc://models/file/x': not a folder that can be written to"):
-        open_folder("spec.output.uri", path_of("pvc://models/file/x"))
+        open_place("spec.output.uri", path_of("pvc://models/file/x", "spec.output.uri"))

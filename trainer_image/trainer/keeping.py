@@ -1,30 +1,40 @@
 """The state's ways out of this process: memory snapshots and durable checkpoints of the running epoch.
 
 A snapshot becomes the protected one only once every rank has sealed its part, which the next collective
-proves. Called by the train loop at steps that all ranks agreed on.
+proves. A durable checkpoint costs the step a copy in host memory; the rest happens in one background thread of each
+rank, which talk to each other over a group of their own. Called by the train loop at steps that all ranks agreed on.
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
 import math
 import platform
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import transformers
 
 from trainer.checkpoint import durable, manifest
-from trainer.checkpoint.manifest import Manifest
+from trainer.checkpoint.about import AboutModel
+from trainer.checkpoint.manifest import manifest_of, read_manifest
 from trainer.checkpoint.snapshot import SnapshotWriter
+from trainer.checkpoint.staging import Staging
 from trainer.config import TrainerConfig
 from trainer.job import RankJob
 from trainer.mesh import Axes
 from trainer.state import TrainingState
 from trainingrun.protocol import wire
-from trainingrun.protocol.names import MANIFEST_FILE
 
 log = logging.getLogger(__name__)
+
+# Of the writers' own group: they wait for the slowest, whose storage may be slow.
+COLLECTIVE_TIMEOUT = datetime.timedelta(hours=1)
 
 
 class SnapshotKeeper:
@@ -60,17 +70,38 @@ class SnapshotKeeper:
             self._unprotected = None
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A durable checkpoint that was committed."""
+
+    name: str
+    step: int
+    seconds: float  # from the copy to the commit
+
+
 class DurableKeeper:
-    """Durable checkpoints of all ranks together."""
+    """Durable checkpoints of all ranks together: begun at an agreed step, ended in the background, one at a time."""
 
     def __init__(
-        self, job: RankJob, config: TrainerConfig, axes: Axes, state: TrainingState, parent: str
+        self,
+        job: RankJob,
+        config: TrainerConfig,
+        axes: Axes,
+        state: TrainingState,
+        *,
+        parent: str,
+        about: AboutModel,
     ) -> None:
         self._job = job
         self._config = config
         self._axes = axes
         self._state = state
+        self._about = about
         self.newest = parent
+        self._staging = Staging()
+        self._group: dist.ProcessGroup | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self._running: Future[Saved] | None = None
 
     def fence(self) -> None:
         """Before anything else in an epoch that shares no member with the one before."""
@@ -85,29 +116,70 @@ class DurableKeeper:
         newest = manifest.newest(location)
         if newest is None:
             return 0.0 if self._job.record.epoch == 1 else math.inf
-        return max(0.0, now - (location / newest.name / MANIFEST_FILE).stat().st_mtime)
+        return max(0.0, now - location.stat(manifest_of(newest.name)).modified)
 
-    def save(self) -> str:
-        """Collective; the checkpoint's name."""
+    def begin(self) -> float:
+        """Collective: copy the state as it is now, and start to write it; the seconds that the copy took.
+
+        The one before must have ended, and have been asked for (`ended`).
+        """
+        if self._running is not None:
+            raise RuntimeError(
+                f"step {self._state.step}: the checkpoint before this one is still being written"
+            )
+        if self._axes.world > 1 and self._group is None:
+            # The step's own group is busy meanwhile; and only gloo moves what is in host memory.
+            self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        started = time.perf_counter()
+        tensors = self._staging.copy(self._state.tensors())
+        stalled = time.perf_counter() - started
+        self._running = self._thread.submit(
+            self._write, self._state.step, tensors, self._state.scalars(), self.newest, started
+        )
+        return stalled
+
+    def ended(self, *, wait: bool) -> Saved | None:
+        """The checkpoint that was begun, told once; None while it is being written, or when none was begun.
+
+        Raises what it failed with: SaveFailed or Fenced, the same on every rank, but not at the same time.
+        """
+        running = self._running
+        if running is None or not (wait or running.done()):
+            return None
+        self._running = None
+        saved = running.result()
+        self.newest = saved.name
+        return saved
+
+    def _write(
+        self,
+        step: int,
+        tensors: dict[str, torch.Tensor],
+        scalars: dict[str, Any],
+        parent: str,
+        started: float,
+    ) -> Saved:
         record = self._job.record
-        self.newest = durable.save(
+        name = durable.save(
             self._config.checkpoint.location,
-            step=self._state.step,
+            step=step,
             epoch=record.epoch,
-            tensors=self._state.tensors(),
-            scalars=self._state.scalars(),
-            parent=self.newest,
+            tensors=tensors,
+            scalars=scalars,
+            parent=parent,
             run_uid=self._job.run_uid,
             keep_last=self._config.checkpoint.keep_last,
+            group=self._group,
             plan=wire.to_json(record.rung),
             versions={
                 "python": platform.python_version(),
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
             },
+            about=self._about,
         )
-        log.info("step %d: saved %s", self._state.step, self.newest)
-        return self.newest
+        log.info("step %d: saved %s", step, name)
+        return Saved(name, step, time.perf_counter() - started)
 
     def existing(self) -> str:
         """Collective: this run's checkpoint of the current step, "" when there is none."""
@@ -123,4 +195,4 @@ class DurableKeeper:
         newest = manifest.newest(location)
         if newest is None or newest.step != self._state.step or newest.name in self._job.record.damaged:
             return ""
-        return newest.name if Manifest.read(location / newest.name).run_uid == self._job.run_uid else ""
+        return newest.name if read_manifest(location, newest.name).run_uid == self._job.run_uid else ""

@@ -32,6 +32,9 @@ from trainer.report import Reporter
 from trainer.schedule import Schedule
 from trainer.state import TrainingState
 from trainer.step import StepResult, StepRunner, Votes
+from trainer.weights import fill_from
+from trainer.weights_folder import WeightsFolder
+from trainingrun.protocol import names
 from trainingrun.protocol.records import RestoreSource
 
 log = logging.getLogger(__name__)
@@ -84,14 +87,14 @@ def train(run: Run) -> Result:
         run.snapshots.everyone_passed()
         run.state.advance(result, learning_rate=learning_rate, samples=run.config.training.global_batch)
         account(run, result, learning_rate, time.monotonic() - started)
+        note_saved(run)
         if run.snapshots.on and (result.agreed.snapshot or result.agreed.pause):
             snapshot(run)
         if step == run.config.training.total_steps:
             break
-        kept = run.snapshots.on
-        if result.agreed.durable or (result.agreed.pause and not kept):
-            kept = bool(try_to_save(run)) or kept
-        if result.agreed.pause and kept:
+        if result.agreed.durable:
+            begin_save(run)
+        if result.agreed.pause and hand_over(run):
             return paused(run)
     return done(run)
 
@@ -101,8 +104,7 @@ def restore(run: Run) -> None:
     point = run.job.record.restore
     say(run, "restoring" if point.source is not RestoreSource.INITIAL else "starting")
     if point.source is RestoreSource.INITIAL:
-        parameters = run.state.optimizer.parameters
-        fill_initial(parameters, run.model, seed=run.config.training.seed)
+        fill_first(run)
         run.state.filled(initial=True)
     else:
         if point.source is RestoreSource.MEMORY:
@@ -117,6 +119,15 @@ def restore(run: Run) -> None:
     run.reporter.restored(time.monotonic() - started)
     run.metrics.write(run.state.step, numerics=numerics(run.config, run.job.record.rung))
     say(run, "")
+
+
+def fill_first(run: Run) -> None:
+    """The weights that step 1 begins with."""
+    parameters, source = run.state.optimizer.parameters, run.config.source
+    if source is None:
+        fill_initial(parameters, run.model, seed=run.config.training.seed)
+    else:
+        fill_from(WeightsFolder(source.folder, source.uri), parameters, run.model)
 
 
 def votes(run: Run, step: int, now: float) -> Votes:
@@ -158,10 +169,20 @@ def snapshot(run: Run) -> None:
     run.snapshot_policy.taken(run.state.step)
 
 
-def try_to_save(run: Run) -> str:
-    """Collective, and so is its failure: storage that is full or away for a while must not stop training. "" then."""
+def begin_save(run: Run) -> None:
+    """Collective: the step waits for the copy only. Rank 0 has seen the one before end; elsewhere it is about to."""
+    note_saved(run, wait=True)
+    run.durable_policy.begun(time.monotonic())
+    stalled = run.durable.begin()
+    run.metrics.write(run.state.step, saveStallSeconds=stalled)
+
+
+def note_saved(run: Run, *, wait: bool = False) -> str:
+    """As `take_saved`, but a failure is told and no more: storage that is full or away for a while must not stop
+    training.
+    """
     try:
-        return save(run)
+        return take_saved(run, wait=wait)
     except SaveFailed as error:
         log.error("step %d: %s; training goes on", run.state.step, error)
         run.durable_policy.failed(time.monotonic())
@@ -170,24 +191,44 @@ def try_to_save(run: Run) -> str:
         return ""
 
 
-def save_at_last(run: Run) -> str:
-    """As `save`, with a little patience. Raises SaveFailed on all ranks when it is used up."""
-    for seconds in FINAL_SAVE_WAITS:
-        if name := try_to_save(run):
-            return name
-        time.sleep(seconds)
-    return save(run)
-
-
-def save(run: Run) -> str:
-    say(run, "saving")
-    name = run.durable.save()
-    run.durable_policy.saved(time.monotonic())
-    run.reporter.saved(name, run.state.step)
-    run.metrics.write(run.state.step, durable=name)
+def take_saved(run: Run, *, wait: bool) -> str:
+    """The name of the checkpoint that was begun, once it is committed; "" while it is being written, or when there is
+    none. Raises SaveFailed.
+    """
+    saved = run.durable.ended(wait=wait)
+    if saved is None:
+        return ""
+    run.durable_policy.saved()
+    run.reporter.saved(saved.name, saved.step)
+    run.metrics.write(saved.step, durable=saved.name, saveSeconds=saved.seconds)
     post(run)
     say(run, "")
-    return name
+    return saved.name
+
+
+def save_now(run: Run) -> str:
+    """Collective: save this step and wait for it. "" when that failed."""
+    begin_save(run)
+    say(run, "saving")
+    return note_saved(run, wait=True)
+
+
+def save_at_last(run: Run) -> str:
+    """As `save_now`, with a little patience. Raises SaveFailed on all ranks when it is used up."""
+    for seconds in FINAL_SAVE_WAITS:
+        if name := save_now(run):
+            return name
+        time.sleep(seconds)
+    begin_save(run)
+    return take_saved(run, wait=True)
+
+
+def hand_over(run: Run) -> bool:
+    """Collective: whether this step is kept for those who go on from it; what is being written is written first."""
+    name = note_saved(run, wait=True)
+    if run.snapshots.on:
+        return True
+    return name == names.checkpoint_dir(run.state.step, run.job.record.epoch) or bool(save_now(run))
 
 
 def paused(run: Run) -> Result:
@@ -205,6 +246,7 @@ def done(run: Run) -> Result:
     here.
     """
     run.reader.close()
+    note_saved(run, wait=True)
     name = run.durable.existing()
     if name:
         run.reporter.saved(name, run.state.step)
@@ -215,7 +257,7 @@ def done(run: Run) -> Result:
     if not run.leads:
         return result
     say(run, "exporting")
-    export(run.config.checkpoint.location, name, run.job.spec, run.data, run.config.output)
+    export(run.config.checkpoint.location, name, run.config.output)
     where = run.job.spec["output"]["uri"]  # as the user named it, which is right outside of this pod too
     return replace(result, final=True, export=where, progress=run.reporter.progress(run.state))
 

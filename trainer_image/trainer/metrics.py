@@ -3,7 +3,9 @@
     {"epoch", "step", "loss", "tokens", "learningRate", "gradientNorm", "seconds", "dataWaitSeconds", "at"}
     {"epoch", "step", "numerics": {…}}        what an epoch computes with, before its first step
     {"epoch", "step", "snapshotSeconds"}      a memory snapshot of that step was taken
-    {"epoch", "step", "durable"}              a durable checkpoint of that step was committed
+    {"epoch", "step", "saveStallSeconds"}     the step waited so long for a durable checkpoint of it to begin
+    {"epoch", "step", "durable", "saveSeconds"}    it was committed, so long after it began
+    {"epoch", "step", "saveFailed"}           a durable checkpoint was not made, as was known after that step
 
 A step's line also has "zLoss" where there is one, and in FP16 "lossScale" and "overflowed".
 The loss is written with all its digits. A line is written by one call, so that a kill leaves whole lines only.

@@ -54,7 +54,7 @@ class SnapshotPolicy:
 
 class DurablePolicy:
     def __init__(self, interval_seconds: float | None, interval_steps: int | None, *, now: float) -> None:
-        """`now`: when the newest checkpoint was saved, by the clock that `due` is asked with. An interval goes on over
+        """`now`: when the newest checkpoint was begun, by the clock that `due` is asked with. An interval goes on over
         restarts; otherwise a run that fails more often than that would never save.
         """
         self._seconds = interval_seconds
@@ -62,19 +62,34 @@ class DurablePolicy:
         self._last_at = now
         self._again_at = 0.0
         self._failures = 0
+        self._writing = False
+        self._owed = False  # its step passed while another one was being written
 
-    def saved(self, now: float) -> None:
+    def begun(self, now: float) -> None:
         self._last_at = now
+        self._writing = True
+        self._owed = False
+
+    def saved(self) -> None:
+        """The checkpoint that was begun is there."""
+        self._writing = False
         self._failures = 0
 
     def failed(self, now: float) -> None:
         """The checkpoint was not made: try again after a pause that doubles from failure to failure."""
+        self._writing = False
         self._again_at = now + min(RETRY_SECONDS * 2.0**self._failures, RETRY_CAP_SECONDS)
         self._failures += 1
 
     def due(self, step: int, now: float) -> bool:
-        """Whether to save after `step`. Step intervals are multiples, so they do not depend on restarts."""
+        """Whether to save after `step`; never while one is being written. Step intervals are multiples, so they do not
+        depend on restarts; one that passes meanwhile is made up for afterwards.
+        """
+        by_steps = self._steps is not None and self._steps > 0 and step % self._steps == 0
+        if self._writing:
+            self._owed = self._owed or by_steps
+            return False
         if self._failures:
             return now >= self._again_at
         by_time = self._seconds is not None and now - self._last_at >= self._seconds
-        return by_time or (self._steps is not None and self._steps > 0 and step % self._steps == 0)
+        return by_time or by_steps or self._owed

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 
 from trainer.architecture import model_config
+from trainer.checkpoint.about import AboutModel
+from trainer.checkpoint.shards import dtype_name
 from trainer.config import TrainerConfig, check_rung, read_config, vocabulary_size
 from trainer.data.batches import BatchReader
 from trainer.data.prefetch import Prefetch
@@ -43,8 +45,9 @@ from trainer.schedule import schedule_of
 from trainer.stage import build_stages
 from trainer.state import TrainingState
 from trainer.step import StepRunner
+from trainer.weights_folder import SOURCE_FIELD, WeightsFolder
 from trainingrun.protocol.exit_codes import ExitCode
-from trainingrun.protocol.records import RankExit
+from trainingrun.protocol.records import RankExit, RestoreSource
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ def _run(job: RankJob, local_rank: int) -> None:
     torch.set_num_threads(config.threads_per_process)
     store = join_world(job, local_rank)
     data = prepared(job.spec, job.cache_dir)
-    _check_same_data(job, local_rank, store, data)
+    _check_same_on_all_nodes(job, local_rank, store, config, data)
     result = train(assemble(job, local_rank, config, data))
     farewell(job, store)
     if local_rank == 0:
@@ -122,7 +125,14 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         scale=LossScale(on=precision.scaled),
     )
     reporter = Reporter(record, config.training.total_steps)
-    durable = DurableKeeper(job, config, axes, state, parent=reporter.summary.durable)
+    about = AboutModel(
+        config=config.model.transformers_config | {"vocab_size": model.vocab_size},
+        dtype=dtype_name(precision.compute),
+        end_token=data.train.end_token,
+        tokenizer_dir=data.tokenizer_dir,
+        data_fingerprint=data.fingerprint,
+    )
+    durable = DurableKeeper(job, config, axes, state, parent=reporter.summary.durable, about=about)
     durable.fence()
     return Run(
         job=job,
@@ -181,21 +191,29 @@ def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData)
     return Prefetch(reader, last_step=config.training.total_steps)
 
 
-def _check_same_data(job: RankJob, local_rank: int, store: dist.Store | None, data: PreparedData) -> None:
-    """Every node prepared the data by itself; positions in the order mean nothing unless it is the same."""
+def _check_same_on_all_nodes(
+    job: RankJob, local_rank: int, store: dist.Store | None, config: TrainerConfig, data: PreparedData
+) -> None:
+    """Every node prepared the data by itself, and read the weights; positions in the order mean nothing unless the
+    data is the same, nor do parts of different weights make a model.
+    """
     if store is None:
         return
-    if job.rank(local_rank) == 0:
-        store.set("data", data.fingerprint)
-    first = store.get("data").decode()
-    if first != data.fingerprint:
-        node = job.record.members[job.member].node
-        raise ConfigError(
-            "spec.data.sources",
-            data.fingerprint,
-            f"node {node} prepared other data than the first node ({first})",
-            "make the sources the same on all nodes",
-        )
+    found = {"spec.data.sources": data.fingerprint}
+    if config.source is not None and job.record.restore.source is RestoreSource.INITIAL:
+        found[SOURCE_FIELD] = WeightsFolder(config.source.folder, config.source.uri).fingerprint()
+    for field, fingerprint in found.items():
+        if job.rank(local_rank) == 0:
+            store.set(field, fingerprint)
+        first = store.get(field).decode()
+        if first != fingerprint:
+            node = job.record.members[job.member].node
+            raise ConfigError(
+                field,
+                fingerprint,
+                f"node {node} has something else there than the first node ({first})",
+                "make it the same on all nodes",
+            )
 
 
 def farewell(job: RankJob, store: dist.Store | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a URI of the specification is on this machine: the one place that knows what `file://` and `pvc://` mean.
+"""Where a URI of the specification is: the one place that knows what `file://`, `pvc://` and `s3://` mean.
 
 `file:///path` is that path, letter by letter: nothing is decoded, as nothing is where the manifest is checked.
 `pvc://claim/path` is a path in a volume that the pod has mounted under the folder of claims, which the environment
@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from trainingrun.protocol.names import ENV_CLAIMS_DIR
 
+S3 = "s3://"
 _FILE = "file://"
 _CLAIM = "pvc://"
 
@@ -37,6 +38,15 @@ def local_path(uri: str, environment: Mapping[str, str] = os.environ) -> Path:
             "not a place that can be used here", "use file:///PATH, or pvc://CLAIM/PATH on a cluster"
         )
     return Path(path)
+
+
+def bucket_of(uri: str) -> tuple[str, str]:
+    """Bucket and prefix of an `s3://` URI. Raises NotAPath."""
+    bucket, _, prefix = uri.removeprefix(S3).partition("/")
+    prefix = prefix.rstrip("/")
+    if not bucket or not prefix or prefix.startswith("/") or not uri.startswith(S3):
+        raise NotAPath("names no folder in a bucket", "use s3://BUCKET/PREFIX")
+    return bucket, prefix
 
 
 def uri_of(path: Path, environment: Mapping[str, str] = os.environ) -> str:

@@ -43,7 +43,9 @@ def claim_uses(spec: Mapping[str, Any]) -> Iterator[ClaimUse]:
     for block in ("sources", "validation"):
         for index, source in enumerate(data.get(block) or ()):
             yield from _of_uri(source, f"spec.data.{block}[{index}].uri", writes=False)
-    yield from _of_uri(_mapping(spec.get("model")).get("tokenizer"), "spec.model.tokenizer.uri", writes=False)
+    for block in ("source", "tokenizer"):
+        place = _mapping(spec.get("model")).get(block)
+        yield from _of_uri(place, f"spec.model.{block}.uri", writes=False)
     location = _mapping(spec.get("checkpoint")).get("location")
     yield from _of_uri(location, "spec.checkpoint.location.uri", writes=True)
     yield from _of_uri(spec.get("output"), "spec.output.uri", writes=True)

@@ -20,12 +20,13 @@ DURABLE_SECONDS = 300
 class Location(Block):
     """Where durable checkpoints are. It belongs to one run."""
 
-    uri: Annotated[str, AfterValidator(uris.check_folder_uri)] = Field(
+    uri: Annotated[str, AfterValidator(uris.check_location_uri)] = Field(
         min_length=1,
         max_length=uris.URI_LIMIT,
-        description="A folder that every node can write to: pvc://claim/path on a PersistentVolumeClaim "
-        "beside the run, or file:// and its path.",
-        json_schema_extra=rules(*uris.FOLDER_RULES),
+        description="A place that every node can write to: pvc://claim/path on a PersistentVolumeClaim "
+        "beside the run, s3://bucket/prefix (with AWS_ACCESS_KEY_ID and the like in the environment of the pods), "
+        "or file:// and its path.",
+        json_schema_extra=rules(*uris.LOCATION_RULES),
     )
 
 

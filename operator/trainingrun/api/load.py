@@ -115,6 +115,8 @@ def resolve(run: TrainingRun, base_dir: Path | None) -> dict[str, Any]:
     if run.spec.pod_template is not None:
         spec["podTemplate"] = run.spec.pod_template.model_dump(mode="json", by_alias=True, exclude_none=True)
     spec["model"]["config"] = run.spec.model.config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if spec["model"]["tokenizer"] is None:
+        spec["model"]["tokenizer"] = {"uri": spec["model"]["source"]["uri"], "train": None}
     spec["resources"]["processesPerNode"] = run.spec.resources.processes
     durable = spec["checkpoint"]["durable"]
     if durable["intervalSeconds"] is None and durable["intervalSteps"] is None:
@@ -144,7 +146,9 @@ def _is_missing(uri: str | None) -> bool:
 
 def _places(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(path of the field, the mapping that holds it as `uri`) for each place that a resolved spec names."""
-    yield "spec.model.tokenizer.uri", spec["model"]["tokenizer"]
+    for block in ("source", "tokenizer"):
+        if spec["model"].get(block) is not None:
+            yield f"spec.model.{block}.uri", spec["model"][block]
     for kind in ("sources", "validation"):
         for index, source in enumerate(spec["data"][kind]):
             yield f"spec.data.{kind}[{index}].uri", source

@@ -17,6 +17,7 @@ from trainingrun.api.errors import FieldError
 
 FILE = "file://"
 PVC = "pvc://"
+S3 = "s3://"
 STDLIB_URIS = ("python-stdlib:train", "python-stdlib:heldout")
 URI_LIMIT = 1024
 CLAIM_LIMIT = 253
@@ -26,12 +27,18 @@ _CLAIM = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 # A segment begins with at most one dot, so that neither `.` nor `..` is one.
 _SEGMENT = r"\.?[A-Za-z0-9_@+=,~-][A-Za-z0-9._@+=,~-]*"
 _PVC = rf"pvc://{_CLAIM}(/{_SEGMENT})+/?"
+_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_S3 = rf"s3://{_BUCKET}(/{_SEGMENT})+/?"
+# No user and password: they would be in the manifest, for all to read.
+_HTTP = r"https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[^/\x00-\x20\x7f]+)+/?"
 _FOLDER = re.compile(rf"(?:{_SEGMENT}/)*{_SEGMENT}/?")
 
 _LATER = ("hf", "s3", "gs", "az", "http", "https")
 _PVC_FORM = "pvc://claim/path"
+_S3_FORM = "s3://bucket/prefix"
 _FIX_FOLDER = f"use file:///path or {_PVC_FORM}"
-_FIX_DATA = f"use file:///path, {_PVC_FORM} or {' or '.join(STDLIB_URIS)}"
+_FIX_LOCATION = f"use file:///path, {_PVC_FORM} or {_S3_FORM}"
+_FIX_DATA = f"use file:///path, {_PVC_FORM}, s3://bucket/path, https://host/path or {' or '.join(STDLIB_URIS)}"
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,19 @@ def check_folder_uri(uri: str) -> str:
     raise refusal(_refused(uri, f"a file:// URI or {_PVC_FORM}"))
 
 
+def check_location_uri(uri: str) -> str:
+    """A folder, or `s3://bucket/prefix`: where checkpoints can be kept."""
+    return _checked_bucket(uri) if uri.startswith(S3) else check_folder_uri(uri)
+
+
 def check_data_uri(uri: str) -> str:
-    """`file://…`, `pvc://claim/path`, or a part of the standard library."""
+    """`file://…`, `pvc://claim/path`, `s3://bucket/path`, `https://host/path`, or a part of the standard library."""
     if uri in STDLIB_URIS:
         return uri
+    if uri.startswith(S3):
+        return _checked_bucket(uri)
+    if uri.startswith(("http://", "https://")):
+        return _checked_web(uri)
     if uri.startswith(FILE):
         return _checked_path(uri)
     if uri.startswith(PVC):
@@ -64,7 +80,8 @@ def check_data_uri(uri: str) -> str:
         raise refusal(
             FieldError("", uri, f"{shorten(uri)} is not a part of the standard library", f"use {names}")
         )
-    raise refusal(_refused(uri, f"a file:// URI, {_PVC_FORM}, {' or '.join(STDLIB_URIS)}"))
+    places = f"a file:// URI, {_PVC_FORM}, s3://bucket/path, https://host/path, {' or '.join(STDLIB_URIS)}"
+    raise refusal(_refused(uri, places))
 
 
 def _uri_rule(pattern: str, fix: str) -> dict[str, str]:
@@ -83,7 +100,8 @@ _ABSOLUTE = rule(
     "self",
 )
 FOLDER_RULES = (_uri_rule(f"{_FILE}|{_PVC}", _FIX_FOLDER), _ABSOLUTE)
-DATA_RULES = (_uri_rule(f"{_FILE}|{_PVC}|python-stdlib:(train|heldout)", _FIX_DATA), _ABSOLUTE)
+LOCATION_RULES = (_uri_rule(f"{_FILE}|{_PVC}|{_S3}", _FIX_LOCATION), _ABSOLUTE)
+DATA_RULES = (_uri_rule(f"{_FILE}|{_PVC}|{_S3}|{_HTTP}|python-stdlib:(train|heldout)", _FIX_DATA), _ABSOLUTE)
 
 
 def claim_of(uri: str) -> ClaimPath | None:
@@ -120,6 +138,14 @@ def _checked_path(uri: str) -> str:
     return uri
 
 
+def _checked_web(uri: str) -> str:
+    if not re.fullmatch(_HTTP, uri):
+        message = f"{shorten(uri)} is not the address of a file or folder that anyone may read"
+        fix = "write https://host/path, without user, password or spaces"
+        raise refusal(FieldError("", uri, message, fix))
+    return uri
+
+
 def _checked_claim(uri: str) -> str:
     name, _, path = uri.removeprefix(PVC).partition("/")
     if not re.fullmatch(_CLAIM, name) or len(name) > CLAIM_LIMIT:
@@ -132,6 +158,14 @@ def _checked_claim(uri: str) -> str:
     if not _FOLDER.fullmatch(path):
         message = f"{shorten(uri)}: {shorten(path)} is not a path inside of the volume"
         fix = "write names of letters, digits and ._@+=,~- with one / between them, and none that is . or .."
+        raise refusal(FieldError("", uri, message, fix))
+    return uri
+
+
+def _checked_bucket(uri: str) -> str:
+    if not re.fullmatch(_S3, uri):
+        message = f"{shorten(uri)} names no folder in a bucket"
+        fix = f"write {_S3_FORM}: the bucket's name, and names of letters, digits and ._@+=,~- with one / between them"
         raise refusal(FieldError("", uri, message, fix))
     return uri
 

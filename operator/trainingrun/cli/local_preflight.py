@@ -50,8 +50,10 @@ class Request:
     nodes: int
 
     @property
-    def location(self) -> Path:
-        return Path(uris.file_path(self.spec["checkpoint"]["location"]["uri"]) or "")
+    def location(self) -> Path | None:
+        """None: a bucket, which only the trainer can look into."""
+        path = uris.file_path(self.spec["checkpoint"]["location"]["uri"])
+        return Path(path) if path else None
 
     @property
     def output(self) -> Path | None:
@@ -191,12 +193,13 @@ def check_places(request: Request, run_uid: str) -> None:
     """
     errors = []
     uri = request.spec["checkpoint"]["location"]["uri"]
-    if problem := _why_not_writable(request.location):
+    location = request.location
+    if location is not None and (problem := _why_not_writable(location)):
         errors.append(FieldError("spec.checkpoint.location.uri", uri, f"{uri}: {problem}", WRITABLE))
-    owner = owner_of(request.location)
+    owner = owner_of(location) if location is not None else None
     if owner is not None and owner["runUid"] != run_uid:
         message = f"{uri} holds the checkpoints of run {owner['runName']} (uid {owner['runUid']})"
-        fix = f"choose another location, or remove {request.location}"
+        fix = f"choose another location, or remove {location}"
         if owner["runName"] == request.name:
             fix += "; that earlier run's state is not in this state directory, so --fresh does not touch it"
         errors.append(FieldError("spec.checkpoint.location.uri", uri, message, fix))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.checkpoint import manifest
-from trainer.checkpoint.location import open_folder, path_of
+from trainer.checkpoint.location import path_of
+from trainer.checkpoint.store import LOCATION_FIELD, open_place, store_of
 from trainer.config import read_config
 from trainer.output import check_replaceable
 from trainingrun.protocol.messages import DurableCheckpoint
@@ -38,7 +39,7 @@ class Parts:
 
 
 def real_parts() -> Parts:
-    return Parts("trainer.rank", "trainer.data.prepare", _check, _claim, _look)
+    return Parts("trainer.rank", "trainer.preparing", _check, _claim, _look)
 
 
 def _check(spec: Spec) -> None:
@@ -48,13 +49,13 @@ def _check(spec: Spec) -> None:
 def _claim(spec: Spec, run_uid: str, run_name: str) -> None:
     """Both places that the run writes to: it must not find out after its last step that it cannot."""
     checkpoint = spec["checkpoint"]
-    location = path_of(checkpoint["location"]["uri"])
-    open_folder("spec.checkpoint.location.uri", location)
-    open_folder("spec.output.uri", path_of(spec["output"]["uri"], "spec.output.uri").parent)
+    location = store_of(checkpoint["location"]["uri"])
+    open_place(LOCATION_FIELD, location)
+    open_place("spec.output.uri", path_of(spec["output"]["uri"], "spec.output.uri").parent)
     manifest.claim(location, run_uid, run_name, bool(checkpoint["adopt"]))
 
 
 def _look(spec: Spec) -> Found:
-    location = path_of(spec["checkpoint"]["location"]["uri"])
+    location = store_of(spec["checkpoint"]["location"]["uri"])
     checkpoints, damaged = manifest.list_checkpoints(location), manifest.damaged_manifests(location)
     return Found(tuple(checkpoints), tuple(damaged), manifest.location_fresh(location))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +17,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from trainer.checkpoint.about import AboutModel
 from trainer.checkpoint.errors import CheckpointDamaged, Fenced, SaveFailed
-from trainer.checkpoint.location import newest_fence, owners, sync_folder, write_fence
-from trainer.checkpoint.manifest import Item, Manifest
+from trainer.checkpoint.location import newest_fence, owners, write_fence
+from trainer.checkpoint.manifest import Manifest, commit, manifest_of, read_manifest
 from trainer.checkpoint.retention import discard, retain, sweep
+from trainer.checkpoint.store import Place, Store, as_store
 from trainer.checkpoint.writer import HashingWriter
 from trainingrun.protocol import names
 
@@ -31,7 +32,7 @@ __all__ = ["Fenced", "SaveFailed", "save", "write_fence"]
 
 
 def save(
-    location: Path,
+    location: Place,
     *,
     step: int,
     epoch: int,
@@ -43,91 +44,80 @@ def save(
     group: dist.ProcessGroup | None = None,
     plan: dict[str, Any],
     versions: dict[str, str],
+    about: AboutModel | None = None,
 ) -> str:
     """Save and commit; the checkpoint's name. Collective over `group` (default: all ranks; needs a CPU
     backend).
 
-    `scalars` are rank 0's. A checkpoint of this step and epoch that is committed already is left as it is.
+    `scalars` and `about` are rank 0's. A checkpoint of this step and epoch that is committed already is left as it is.
     Raises SaveFailed or Fenced, the same on every rank.
     """
     name = names.checkpoint_dir(step, epoch)
-    folder = location / name
+    store = as_store(location)
     team = _Team(name, group)
-    if not team.from_first(lambda: _begin(location, name, step, epoch, run_uid)):
+    if not team.from_first(lambda: _begin(store, name, step, epoch, run_uid)):
         return name
-    writer = HashingWriter(folder)
+    writer = HashingWriter(store, name)
     try:
         dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=not team.distributed)
     except CheckpointException as error:  # derives from BaseException
-        team.from_first(lambda: discard(folder))
+        team.from_first(lambda: discard(store, name))
         raise _as_save_failed(name, error) from error
     parts = team.gather((writer.items, writer.sizes))
 
-    def commit() -> None:
-        manifest = _manifest(name, step, epoch, run_uid, parent, scalars, plan, versions, parts)
-        _commit(location, manifest)
+    def finish() -> None:
+        items = sorted(
+            (item for part, _ in parts for item in part), key=lambda item: (item.name, item.offsets)
+        )
+        files = {file: size for _, sizes in parts for file, size in sizes.items()}
+        model = about.put(store) if about else {}
+        manifest = Manifest(
+            name, step, epoch, run_uid, parent, scalars, plan, versions, tuple(items), files, model
+        )
+        _commit(store, manifest)
         try:
-            retain(location, keep_last)
+            retain(store, keep_last)
         except OSError as error:  # the checkpoint is there; old ones that stay cost space only
-            _LOG.warning("old checkpoints at %s were not removed: %s", location, error)
+            _LOG.warning("old checkpoints at %s were not removed: %s", store.uri, error)
 
-    team.from_first(commit)
+    team.from_first(finish)
     return name
 
 
-def _begin(location: Path, name: str, step: int, epoch: int, run_uid: str) -> bool:
+def _begin(store: Store, name: str, step: int, epoch: int, run_uid: str) -> bool:
     """Make room for the checkpoint; False when it is there already."""
-    location.mkdir(parents=True, exist_ok=True)
-    _check_fence(location, name, epoch, run_uid)
+    store.make_folder()
+    _check_fence(store, name, epoch, run_uid)
     try:
-        existing = Manifest.read(location / name)
+        existing = read_manifest(store, name)
     except FileNotFoundError:
-        sweep(location, step, epoch)
-        (location / name).mkdir()
-        sync_folder(location)
+        sweep(store, step, epoch)
+        store.make_folder(name, new=True)
         return True
     if existing.run_uid != run_uid:
         raise SaveFailed(name, f"it is there already, made by run {existing.run_uid}", errno.EEXIST)
     return False
 
 
-def _check_fence(location: Path, name: str, epoch: int, run_uid: str) -> None:
-    fence = newest_fence(location, run_uid)
+def _check_fence(store: Store, name: str, epoch: int, run_uid: str) -> None:
+    fence = newest_fence(store, run_uid)
     if epoch < fence:
         raise Fenced(name, f"epoch {epoch} is below the fence of epoch {fence}")
-    present = owners(location)
+    present = owners(store)
     if present and present[-1].run_uid != run_uid:
         raise Fenced(name, f"the location now belongs to {present[-1]}")
 
 
-def _manifest(
-    name: str,
-    step: int,
-    epoch: int,
-    run_uid: str,
-    parent: str,
-    scalars: dict[str, Any],
-    plan: dict[str, Any],
-    versions: dict[str, str],
-    parts: list[tuple[list[Item], dict[str, int]]],
-) -> Manifest:
-    items = sorted((item for part, _ in parts for item in part), key=lambda item: (item.name, item.offsets))
-    files = {file: size for _, sizes in parts for file, size in sizes.items()}
-    return Manifest(name, step, epoch, run_uid, parent, scalars, plan, versions, tuple(items), files)
-
-
-def _commit(location: Path, manifest: Manifest) -> None:
-    folder = location / manifest.name
-    sync_folder(folder)
-    _check_fence(location, manifest.name, manifest.epoch, manifest.run_uid)
-    if not manifest.commit(location):
+def _commit(store: Store, manifest: Manifest) -> None:
+    store.settle(manifest.name)
+    _check_fence(store, manifest.name, manifest.epoch, manifest.run_uid)
+    if not commit(store, manifest):
         raise SaveFailed(manifest.name, "another writer has committed it", errno.EEXIST)
     try:
         # A fence that was written between the check and the commit: the newer epoch may not have seen us.
-        _check_fence(location, manifest.name, manifest.epoch, manifest.run_uid)
+        _check_fence(store, manifest.name, manifest.epoch, manifest.run_uid)
     except Fenced:
-        (folder / names.MANIFEST_FILE).unlink()
-        sync_folder(folder)
+        store.remove(manifest_of(manifest.name))
         raise
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainer import errors
 from trainer.errors import ConfigError, TrainerError
-from trainer.uris import uri_of
+from trainingrun.protocol.exit_codes import ExitCode
 
 
 class CheckpointDamaged(errors.CheckpointDamaged):
@@ -19,6 +19,16 @@ class CheckpointDamaged(errors.CheckpointDamaged):
         super().__init__(checkpoint, where + problem)
         self.file = str(file)
         self.item = item
+
+
+class NotRead(TrainerError):
+    """The location did not answer while a checkpoint was read. Nothing is damaged: it is tried again."""
+
+    exit_code = ExitCode.NOT_FETCHED
+
+    def __init__(self, checkpoint: str, where: str, problem: str) -> None:
+        super().__init__(f"checkpoint {checkpoint} could not be read from {where}: {problem}")
+        self.checkpoint = checkpoint
 
 
 class CheckpointMismatch(ConfigError):
@@ -63,6 +73,14 @@ class Fenced(TrainerError):
         return (Fenced, (self.checkpoint, self.problem))
 
 
+class NotExportable(TrainerError):
+    """The checkpoint lacks what makes a model of its weights."""
+
+    def __init__(self, checkpoint: str, problem: str) -> None:
+        super().__init__(f"checkpoint {checkpoint} cannot be exported: {problem}")
+        self.checkpoint = checkpoint
+
+
 class SnapshotFailed(TrainerError):
     """The memory-backed folder cannot take the snapshots of this rank."""
 
@@ -72,13 +90,13 @@ class LocationTaken(ConfigError):
 
     reason = "LocationInUse"
 
-    def __init__(self, location: Path, owner_name: str, owner_uid: str, run_name: str) -> None:
+    def __init__(self, location: str, owner_name: str, owner_uid: str, run_name: str) -> None:
         owner = f"run {owner_name}"
         if owner_name == run_name:
             owner = "an earlier run of this name, which was deleted"
         super().__init__(
             "spec.checkpoint.location.uri",
-            uri_of(location.absolute()),
+            location,
             f"it holds the checkpoints of {owner} ({owner_uid}), and no run goes on from those of another",
             f"use another location for {run_name}; or empty this folder, if nobody needs what is in it",
         )

@@ -8,6 +8,7 @@ filled can never train unnoticed. Called by every rank before its first step, an
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import io
@@ -22,12 +23,18 @@ from typing import Any
 import torch
 
 from trainer.checkpoint import snapshot_format as form
-from trainer.checkpoint.errors import CheckpointDamaged, CheckpointMismatch
-from trainer.checkpoint.manifest import Item, Manifest
+from trainer.checkpoint.errors import CheckpointDamaged, CheckpointMismatch, NotRead
+from trainer.checkpoint.manifest import Item, Manifest, manifest_of, read_manifest
 from trainer.checkpoint.shards import Piece, Region, copy_common, dtype_name, local_piece, tensor_over
-from trainingrun.protocol import names
+from trainer.checkpoint.store import Place, Store, as_store
 
-__all__ = ["CheckpointDamaged", "CheckpointMismatch", "from_durable", "from_snapshots"]
+__all__ = ["CheckpointDamaged", "CheckpointMismatch", "NotRead", "from_durable", "from_snapshots"]
+
+_BAD_MEDIUM = (
+    errno.EIO,
+    errno.EUCLEAN,
+    errno.EBADMSG,
+)  # other errors may be a place that is away for a while
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,6 @@ class Stored:
     dtype: str
     shape: tuple[int, ...]
     region: Region
-    file: Path
     read: Callable[[], torch.Tensor]
 
 
@@ -62,23 +68,37 @@ def from_snapshots(
     return scalars
 
 
-def from_durable(location: Path, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def from_durable(location: Place, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Fill `tensors` in place from the durable checkpoint `name`; the scalars.
 
-    Raises CheckpointDamaged, CheckpointMismatch.
+    Raises CheckpointDamaged, CheckpointMismatch, and NotRead when the location does not answer.
     """
-    folder = location / name
+    store = as_store(location)
     try:
-        manifest = Manifest.read(folder)
+        return _from_durable(store, name, tensors)
+    except OSError as error:
+        raise NotRead(name, store.uri, str(error.strerror or error)) from error
+
+
+def _from_durable(store: Store, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    try:
+        manifest = read_manifest(store, name)
     except FileNotFoundError:
-        raise CheckpointDamaged(name, folder / names.MANIFEST_FILE, "", "it is not there") from None
+        raise CheckpointDamaged(name, store.where(manifest_of(name)), "", "it is not there") from None
     for file, size in manifest.files.items():
-        path = folder / file
-        actual = path.stat().st_size if path.exists() else 0
+        actual = _size(store, f"{name}/{file}")
         if actual != size:
-            raise CheckpointDamaged(name, path, "", f"{actual} bytes, but {size} were written")
-    _fill(name, list(_durable_pieces(manifest, folder)), tensors)
+            where = store.where(f"{name}/{file}")
+            raise CheckpointDamaged(name, where, "", f"{actual} bytes, but {size} were written")
+    _fill(name, list(_durable_pieces(manifest, store)), tensors)
     return dict(manifest.scalars)
+
+
+def _size(store: Store, path: str) -> int:
+    try:
+        return store.stat(path).size
+    except FileNotFoundError:
+        return 0
 
 
 def _fill(checkpoint: str, stored: list[Stored], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -147,42 +167,45 @@ def _open_snapshot(checkpoint: str, path: Path, epoch: int, step: int) -> tuple[
         return read
 
     stored = [
-        Stored(e.name, e.dtype, e.shape, Region(e.offsets, e.piece_shape), path, reader(e, expected))
+        Stored(e.name, e.dtype, e.shape, Region(e.offsets, e.piece_shape), reader(e, expected))
         for e, expected in zip(entries, tail["sums"], strict=True)
     ]
     return tail["scalars"], stored
 
 
-def _durable_pieces(manifest: Manifest, folder: Path) -> Iterator[Stored]:
+def _durable_pieces(manifest: Manifest, store: Store) -> Iterator[Stored]:
     for item in manifest.items:
-        path = folder / item.file
         yield Stored(
             item.name,
             item.dtype,
             item.shape,
             Region(item.offsets, item.piece_shape),
-            path,
-            functools.partial(_read_item, manifest.name, path, item),
+            functools.partial(_read_item, manifest.name, store, item),
         )
 
 
-def _read_item(checkpoint: str, path: Path, item: Item) -> torch.Tensor:
+def _read_item(checkpoint: str, store: Store, item: Item) -> torch.Tensor:
+    path = f"{checkpoint}/{item.file}"
+
+    def damaged(problem: str) -> CheckpointDamaged:
+        return CheckpointDamaged(checkpoint, store.where(path), item.name, problem)
+
     try:
-        with path.open("rb") as file:
-            file.seek(item.byte_offset)
-            data = file.read(item.byte_length)
+        data = store.read(path, item.byte_offset, item.byte_length)
+    except FileNotFoundError as error:
+        raise damaged("the file is gone") from error
     except OSError as error:
-        raise CheckpointDamaged(checkpoint, path, item.name, f"cannot be read: {error.strerror}") from error
+        if error.errno not in _BAD_MEDIUM:
+            raise
+        raise damaged(f"cannot be read: {error.strerror}") from error
     if len(data) != item.byte_length:
-        raise CheckpointDamaged(checkpoint, path, item.name, "the file ends within it")
+        raise damaged("the file ends within it")
     if hashlib.sha256(data).hexdigest() != item.sha256:
-        raise CheckpointDamaged(checkpoint, path, item.name, "its sha256 does not match the manifest")
+        raise damaged("its sha256 does not match the manifest")
     try:
         tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise CheckpointDamaged(checkpoint, path, item.name, f"not a stored tensor: {error}") from error
+        raise damaged(f"not a stored tensor: {error}") from error
     if tuple(tensor.shape) != item.piece_shape or dtype_name(tensor.dtype) != item.dtype:
-        raise CheckpointDamaged(
-            checkpoint, path, item.name, "it is not the tensor that the manifest describes"
-        )
+        raise damaged("it is not the tensor that the manifest describes")
     return tensor

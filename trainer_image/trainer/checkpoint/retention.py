@@ -6,53 +6,39 @@ around each commit.
 
 from __future__ import annotations
 
-import secrets
-import shutil
-from pathlib import Path
-
-from trainer.checkpoint.location import pinned, sync_folder
-from trainer.checkpoint.manifest import folders, list_checkpoints
-from trainingrun.protocol import names
-
-_TRASH = ".trash-"
+from trainer.checkpoint.location import pinned
+from trainer.checkpoint.manifest import exists, folders, list_checkpoints, manifest_of
+from trainer.checkpoint.store import Place, as_store
+from trainingrun.protocol.checkpoints import step_and_epoch
 
 
-def retain(location: Path, keep_last: int | None) -> list[str]:
+def retain(location: Place, keep_last: int | None) -> list[str]:
     """Remove all but the newest `keep_last` checkpoints (None: all stay); names of the removed, oldest first.
 
     The newest and the pinned always stay; a damaged one is left for a person to look at.
     """
     if keep_last is None:
         return []
-    found = [checkpoint.name for checkpoint in list_checkpoints(location)]
-    pins = pinned(location)
+    store = as_store(location)
+    found = [checkpoint.name for checkpoint in list_checkpoints(store)]
+    pins = pinned(store)
     removed = [name for name in found[: -max(1, keep_last)] if name not in pins]
     for name in removed:
-        (location / name / names.MANIFEST_FILE).unlink(missing_ok=True)
-        sync_folder(location / name)
-        discard(location / name)
+        store.remove(manifest_of(name))
+        discard(store, name)
     return removed
 
 
-def discard(folder: Path) -> None:
-    """Remove a folder that has no manifest. It loses its name first, so nobody can commit into what is left
-    of it.
-    """
-    trash = folder.parent / f"{_TRASH}{folder.name}.{secrets.token_hex(4)}"
-    try:
-        folder.rename(trash)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(trash, ignore_errors=True)
+def discard(location: Place, name: str) -> None:
+    """Remove a checkpoint's folder that has no manifest."""
+    as_store(location).discard(name)
 
 
-def sweep(location: Path, step: int, epoch: int) -> None:
+def sweep(location: Place, step: int, epoch: int) -> None:
     """Remove what killed saves and killed removals left, up to this (epoch, step)."""
-    for folder in location.glob(f"{_TRASH}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-    for folder in folders(location):
-        if (folder / names.MANIFEST_FILE).exists():
-            continue
-        of_step, of_epoch = (int(part) for part in folder.name.removeprefix("step-").split(".e"))
-        if (of_epoch, of_step) <= (epoch, step):
-            discard(folder)
+    store = as_store(location)
+    store.sweep()
+    for name in folders(store):
+        of_step, of_epoch = step_and_epoch(name) or (0, 0)
+        if (of_epoch, of_step) <= (epoch, step) and not exists(store, name):
+            discard(store, name)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.location import path_of
+from trainer.checkpoint.store import Store, store_of
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    location: Path
+    location: Store
     memory_interval_steps: int | None  # None: measured; 0: off
     durable_interval_seconds: float | None
     durable_interval_steps: int | None
@@ -21,7 +20,7 @@ class CheckpointConfig:
 def read_checkpoint(checkpoint: dict[str, Any]) -> CheckpointConfig:
     durable = checkpoint["durable"]
     return CheckpointConfig(
-        location=path_of(checkpoint["location"]["uri"]),
+        location=store_of(checkpoint["location"]["uri"]),
         memory_interval_steps=checkpoint["memory"]["intervalSteps"],
         durable_interval_seconds=durable["intervalSeconds"],
         durable_interval_steps=durable["intervalSteps"],

@@ -12,6 +12,7 @@ from trainer.config.checkpoint import CheckpointConfig, read_checkpoint
 from trainer.config.data import DataConfig, read_data
 from trainer.config.fields import cores
 from trainer.config.model import ModelConfig, read_model
+from trainer.config.source import WeightsSource, read_source
 from trainer.config.training import TrainingConfig, read_training
 from trainer.errors import ConfigError
 
@@ -19,6 +20,7 @@ from trainer.errors import ConfigError
 @dataclass(frozen=True)
 class TrainerConfig:
     model: ModelConfig
+    source: WeightsSource | None  # None: initial weights are random
     training: TrainingConfig
     data: DataConfig
     checkpoint: CheckpointConfig
@@ -40,6 +42,7 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
     _check_devices(resources["perNode"])
     return TrainerConfig(
         model=model,
+        source=read_source(spec["model"]),
         training=training,
         data=read_data(
             spec["data"], training.total_steps * training.global_batch * training.sequence_length

@@ -1,0 +1,207 @@
+"""A prefix of a bucket as a store of checkpoints, over s3fs.
+
+What is created only once is put with If-None-Match, so of two writers the server lets one win. There are no folders:
+an object is there whole or not at all, once its upload has been completed. Errors of the connection and of the
+server are tried again for a while, and are then an OSError. Credentials, region and endpoint come from where every S3
+client looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …). Called through `store.store_of`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+from trainer.checkpoint.store import Stat
+
+Result = TypeVar("Result")
+
+PART_BYTES = 16 << 20
+CONNECT_SECONDS = 10
+READ_SECONDS = 30  # without a byte
+CLIENT_TRIES = 3  # of each request, by s3fs
+PAUSES = (1.0, 4.0)  # seconds, between further tries of what is small
+_GONE = ("NoSuchKey", "NoSuchBucket", "404", "NoSuchUpload")
+_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+
+
+@dataclass(frozen=True)
+class S3Store:
+    bucket: str
+    prefix: str  # without a slash at either end
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def where(self, path: str) -> str:
+        return f"{self.uri}/{path}"
+
+    def names(self, folder: str = "") -> list[str]:
+        start = self._key(folder) + "/"
+
+        def listed() -> list[str]:
+            found: list[str] = []
+            more: dict[str, str] = {}
+            while True:
+                page = self._call("list_objects_v2", Prefix=start, Delimiter="/", **more)
+                found += [entry["Key"] for entry in page.get("Contents", [])]
+                found += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
+                if not page.get("IsTruncated"):
+                    return found
+                more = {"ContinuationToken": page["NextContinuationToken"]}
+
+        return sorted(name for key in self._again(listed) if (name := key.removeprefix(start).strip("/")))
+
+    def stat(self, path: str) -> Stat:
+        found = self._again(lambda: self._call("head_object", Key=self._key(path)))
+        return Stat(found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if length == 0:
+            return b""
+        name = f"{self.bucket}/{self._key(path)}"
+        end = None if length is None else start + length
+        data: bytes = self._again(lambda: self._files.cat_file(name, start=start or None, end=end))
+        return data
+
+    def create(self, path: str, content: bytes) -> bool:
+        tried = 0
+
+        def put() -> bool:
+            nonlocal tried
+            tried += 1
+            try:
+                self._call("put_object", Key=self._key(path), Body=content, IfNoneMatch="*")
+            except FileExistsError:
+                # After a try whose answer was lost, the object that is there may be ours.
+                return tried > 1 and self.read(path) == content
+            return True
+
+        return self._again(put)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[IO[bytes]]:
+        with _as_os_errors():
+            file = self._files.open(
+                f"{self.bucket}/{self._key(path)}", "wb", block_size=PART_BYTES, fill_cache=False
+            )
+        try:
+            yield _Told(file)
+        except BaseException:
+            with _as_os_errors():
+                file.discard()
+            file.closed = True  # its destructor would complete the upload
+            raise
+        with _as_os_errors():
+            file.close()
+
+    def make_folder(self, folder: str = "", *, new: bool = False) -> None:
+        """There are no folders."""
+
+    def settle(self, folder: str) -> None:
+        """An object is durable when its upload is."""
+
+    def remove(self, path: str) -> None:
+        self._again(lambda: self._call("delete_object", Key=self._key(path)))
+
+    def discard(self, folder: str) -> None:
+        start = self._key(folder) + "/"
+        self._again(lambda: self._abort_uploads(start))
+        for name in self.names(folder):
+            self.remove(f"{folder}/{name}")
+
+    def sweep(self) -> None:
+        """Removals leave nothing half done."""
+
+    def _abort_uploads(self, start: str) -> None:
+        for upload in self._call("list_multipart_uploads", Prefix=start).get("Uploads", []):
+            self._call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self.prefix, path) if part)
+
+    @property
+    def _files(self) -> Any:
+        return _file_system()
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        with _as_os_errors():
+            return self._files.call_s3(method, Bucket=self.bucket, **arguments)
+
+    def _again(self, action: Callable[[], Result]) -> Result:
+        """What is refused for good is told at once; the rest is tried again."""
+        for seconds in PAUSES:
+            try:
+                with _as_os_errors():
+                    return action()
+            except (FileNotFoundError, FileExistsError, PermissionError):
+                raise
+            except OSError:
+                time.sleep(seconds)
+        with _as_os_errors():
+            return action()
+
+
+class _Told:
+    """A file whose failures are OSErrors."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        with _as_os_errors():
+            return int(self._file.write(data))
+
+
+@functools.cache
+def _file_system() -> Any:
+    import s3fs
+
+    files = s3fs.S3FileSystem(
+        use_listings_cache=False,
+        skip_instance_cache=True,
+        config_kwargs={
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": READ_SECONDS,
+            "retries": {"mode": "standard", "total_max_attempts": 1},
+        },
+    )
+    files.retries = CLIENT_TRIES
+    return files
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    import aiohttp
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _os_error(error) from error
+    except (BotoCoreError, aiohttp.ClientError, TimeoutError) as error:
+        raise OSError(
+            errno.EAGAIN, f"the S3 server does not answer ({type(error).__name__}: {error})"
+        ) from error
+    except OSError as error:  # s3fs has made it of an answer, sometimes without a number
+        if isinstance(error.__cause__, ClientError):
+            raise _os_error(error.__cause__) from error.__cause__
+        raise
+
+
+def _os_error(error: Any) -> OSError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = f"the S3 server says {error}"
+    if code in _THERE or status == 412:
+        return FileExistsError(errno.EEXIST, said)
+    if code in _GONE or status == 404:
+        return FileNotFoundError(errno.ENOENT, said)
+    if status in (401, 403):
+        return PermissionError(errno.EACCES, said)
+    return OSError(errno.EAGAIN, said)
