@@ -6,7 +6,7 @@
 | 1 | UNEXPECTED | a fault of ours; please report it |
 | 2 | BAD_INPUT | the command line or the manifest is wrong; nothing was started |
 | 3 | NOTHING_FITS | no plan fits the machines |
-| 4 | RUN_FAILED | the run gave up, or no checkpoint can be used; its status says why |
+| 4 | RUN_FAILED | the run gave up (its status says why), or a checkpoint is damaged |
 | 5 | MISSING | a file or a run that was named is not there |
 | 6 | TIMEOUT | what was waited for has not come within the time allowed |
 | 7 | UNREACHABLE | the cluster does not answer, or does not allow what was asked |

@@ -18,6 +18,7 @@ from trainingrun.cli.output import print_error
 _CLUSTER = ("trainingrun.cli.cluster_commands", "cluster_app")
 _LATER = {  # command -> module, its Typer app
     "local": ("trainingrun.cli.local", "local_app"),
+    "checkpoint": ("trainingrun.cli.checkpoint", "checkpoint_app"),
     "list": _CLUSTER,
     "describe": _CLUSTER,
     "wait": _CLUSTER,
@@ -27,7 +28,7 @@ _LATER = {  # command -> module, its Typer app
 }
 
 _EXIT_CODES = (
-    "Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 no plan fits, 4 the run failed, "
+    "Exit codes: 0 done, 1 a fault of ours, 2 bad input, 3 no plan fits, 4 the run failed, or a checkpoint is damaged, "
     "5 a file or run that was named is not there, 6 the time to wait is over, "
     "7 the cluster does not answer or does not allow it, 130 stopped by Ctrl-C."
 )
