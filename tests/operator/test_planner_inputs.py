@@ -12,7 +12,8 @@ import pytest
 from trainingrun.planner import catalogue
 from trainingrun.planner.describe import describe
 from trainingrun.planner.errors import PlanInputError
-from trainingrun.planner.inputs import planner_inputs
+from trainingrun.planner.inputs import model_shape, planner_inputs
+from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.search import plan
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "resolved-spec.json"
@@ -108,3 +109,41 @@ def test_a_plan_as_json_has_every_figure_of_the_path() -> None:
     bill = rung["memory"]
     assert bill["total"] == sum(size for part, size in bill.items() if part not in ("total", "host"))
     assert len(rung["reasons"]) == 4
+
+
+GPT2 = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+QWEN2 = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+QWEN3 = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16}
+MISTRAL = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+GEMMA = {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18, "num_attention_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "published"),
+    [
+        ("gpt2", GPT2 | {"vocab_size": 50257, "max_position_embeddings": 1024}, 124_439_808),
+        (
+            "qwen2",
+            QWEN2 | {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+            494_032_768,
+        ),
+        (
+            "qwen3",
+            QWEN3 | {"num_key_value_heads": 8, "vocab_size": 151936, "tie_word_embeddings": True},
+            596_049_920,
+        ),
+        ("mistral", MISTRAL | {"num_key_value_heads": 8, "vocab_size": 32000}, 7_241_732_096),
+        ("gemma", GEMMA | {"num_key_value_heads": 1, "vocab_size": 256000}, 2_506_172_416),
+    ],
+    ids=["GPT-2", "Qwen2-0.5B", "Qwen3-0.6B", "Mistral-7B", "Gemma-2B"],
+)
+def test_parameters_of_every_family_are_those_that_were_published(
+    kind: str, config: dict[str, int], published: int
+) -> None:
+    model = {"model_type": kind, "max_position_embeddings": 4096, **config}
+    assert count_parameters(model_shape({"model": {"config": model}})) == published

@@ -98,6 +98,7 @@ def _is_new(refusal: Refusal, now: float) -> bool:
 def _tell_change(ended: Epoch | None, record: Epoch, now: float) -> EventRecord:
     rung = record.rung
     shape = f"data {rung.data} x tensor {rung.tensor} x pipeline {rung.pipeline}"
+    shape += f" x context {rung.context}" if rung.context > 1 else ""
     if ended is None or record.trigger is Trigger.STARTED:
         text = f"epoch {record.epoch}: {_nodes(len(record.members))}, {shape}, {_from(record)}"
         return EventRecord(now, "Normal", EventReason.EPOCH_STARTED, text)

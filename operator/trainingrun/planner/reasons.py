@@ -24,6 +24,8 @@ def of_cut(
     """Why this tensor and pipeline, and how many nodes hold a copy."""
     cut = chosen.cut
     name = f"tensor {cut.tensor}, pipeline {cut.pipeline}"
+    name += f" ({cut.schedule})" if cut.stages > cut.pipeline else ""
+    name += f", context {cut.context}" if cut.context > 1 else ""
     pinned = [f"{axis} {degree}" for axis, degree in sorted(training.pinned.items())]
     there = usable_text(inventory.node)
     needs = f"a process needs at least {human_bytes(chosen.bill.total)} of {there}"
@@ -65,7 +67,7 @@ def of_sharding(cut: Cut, replicate: int, node: NodeShape, units: int) -> str:
     name = f"shard {cut.shard}, replicate {replicate}"
     if cut.pipeline > 1:
         return f"{name}: pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
-    if units == 1 and cut.shard * cut.tensor == node.processes:
+    if units == 1 and cut.block == node.processes:
         if cut.shard == 1:
             return f"{name}: each node holds a whole copy of the state"
         return f"{name}: sharded inside a node, so that each node holds a whole copy of the state"
