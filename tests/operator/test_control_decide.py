@@ -378,3 +378,17 @@ def test_steps_of_an_epoch_of_which_nobody_is_left_to_tell_are_remembered():
     status = written(decide(silent.observed(), NOW + 60.0))
     assert status["disruptions"]["lostSteps"] == 2
     assert status["accounting"]["productiveMillis"] > 0
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_said_by_its_condition_while_training_goes_on():
+    problem = "checkpoint step-00000120.e0001 was not saved: No space left on device"
+    view = training_view()
+    full = replace(view, progress=replace(view.progress, save_problem=problem))
+    run = a_run().pod(0).pod(1).epoch(1)
+    status = written(decide(run.seen_by_membership(full).observed(), NOW))
+    fresh = condition(status, "CheckpointFresh")
+    assert (fresh["status"], fresh["reason"]) == ("False", "SaveFailed")
+    assert fresh["message"] == f"{problem}; training goes on, and it is tried again; there is none yet"
+    assert condition(status, "Ready")["status"] == "True"
+    status = written(decide(run.seen_by_membership(view).observed(), NOW))
+    assert condition(status, "CheckpointFresh")["reason"] == "NoCheckpointYet"

@@ -187,6 +187,8 @@ def note_saved(run: Run, *, wait: bool = False) -> str:
         log.error("step %d: %s; training goes on", run.state.step, error)
         run.durable_policy.failed(time.monotonic())
         run.metrics.write(run.state.step, saveFailed=str(error))
+        run.reporter.save_failed(str(error))
+        post(run)
         say(run, f"saving failed ({error.problem}); training goes on")
         return ""
 

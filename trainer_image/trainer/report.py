@@ -29,6 +29,7 @@ class Reporter:
         self._step_tokens = 0
         self._stepping_seconds = 0.0
         self._snapshot_seconds = 0.0
+        self._save_problem = ""
 
     def restored(self, seconds: float) -> None:
         self.summary = replace(self.summary, restore_seconds=seconds)
@@ -56,7 +57,11 @@ class Reporter:
         self._snapshot_seconds += seconds
         self.summary = replace(self.summary, snapshot_stall_permille=self._stall_permille())
 
+    def save_failed(self, problem: str) -> None:
+        self._save_problem = problem
+
     def saved(self, name: str, step: int) -> None:
+        self._save_problem = ""
         self.summary = replace(self.summary, durable=name, durable_step=step)
 
     def progress(self, state: TrainingState) -> Progress:
@@ -69,6 +74,7 @@ class Reporter:
             learning_rate=state.learning_rate,
             total_steps=self._total_steps,
             summary=self.summary,
+            save_problem=self._save_problem,
         )
 
     def _stall_permille(self) -> int:

@@ -92,6 +92,7 @@ class Reason(StrEnum):
     # of CheckpointFresh
     CHECKPOINT_SAVED = "CheckpointSaved"
     CHECKPOINT_STALE = "CheckpointStale"
+    SAVE_FAILED = "SaveFailed"
     NO_CHECKPOINT_YET = "NoCheckpointYet"
     # of Complete=False, Failed=False, Stalled=False
     NOT_FINISHED = "NotFinished"

@@ -52,8 +52,17 @@ def conditions(
     return result
 
 
-def freshness(durable: Mapping[str, Any] | None, interval: int | None, age: float, factor: float) -> Wish:
-    """CheckpointFresh: the newest durable checkpoint is no older (`age`, seconds) than `factor` intervals."""
+def freshness(
+    durable: Mapping[str, Any] | None, interval: int | None, age: float, factor: float, problem: str
+) -> Wish:
+    """CheckpointFresh: the newest durable checkpoint is no older (`age`, seconds) than `factor` intervals, and nothing
+    (`problem`) was wrong with the last try to save one.
+    """
+    if problem:
+        newest = f"the newest is step {durable['step']}" if durable else "there is none yet"
+        return Wish(
+            "False", Reason.SAVE_FAILED, f"{problem}; training goes on, and it is tried again; {newest}"
+        )
     if not durable:
         return Wish("Unknown", Reason.NO_CHECKPOINT_YET, "no durable checkpoint was written yet")
     step = durable["step"]

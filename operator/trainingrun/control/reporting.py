@@ -93,7 +93,13 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
     if report.failure is not None and report.failure.first is not None:
         status["failure"] = write_judgement(report.failure.first)
     since = status["accounting"].get("durableSince", now)
-    fresh = freshness(durable, _durable_interval(observed), now - since, policy.checkpoint_age_factor)
+    fresh = freshness(
+        durable,
+        _durable_interval(observed),
+        now - since,
+        policy.checkpoint_age_factor,
+        "" if report.final is not None else _save_problem(observed),
+    )
     status["conditions"] = conditions(
         observed, report.state, report.failure, report.final is not None, fresh, now
     )
@@ -242,6 +248,12 @@ def _durable_interval(observed: Observed) -> int | None:
     durable = (spec.get("checkpoint") or {}).get("durable") or {}
     interval: int | None = durable.get("intervalSeconds")
     return interval
+
+
+def _save_problem(observed: Observed) -> str:
+    """What the ranks say about their last try to save, "" when it went well."""
+    progress = observed.view.progress if observed.view is not None else None
+    return progress.save_problem if progress is not None else ""
 
 
 def _goodput(ledger: Ledger) -> dict[str, Any]:

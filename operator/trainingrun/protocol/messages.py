@@ -85,6 +85,7 @@ class Progress:
     learning_rate: float
     total_steps: int
     summary: EpochSummary
+    save_problem: str = ""  # why the newest durable checkpoint that was tried is not there
 
 
 @dataclass(frozen=True)

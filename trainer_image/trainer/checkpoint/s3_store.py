@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
@@ -26,7 +27,7 @@ READ_SECONDS = 30  # without a byte
 CLIENT_TRIES = 3  # of each request, by s3fs
 PAUSES = (1.0, 4.0)  # seconds, between further tries of what is small
 _GONE = ("NoSuchKey", "NoSuchBucket", "404", "NoSuchUpload")
-_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+_THERE = ("PreconditionFailed", "412")
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,15 @@ class S3Store:
         return data
 
     def create(self, path: str, content: bytes) -> bool:
-        tried = 0
+        key, mark = self._key(path), secrets.token_hex(8)
 
         def put() -> bool:
-            nonlocal tried
-            tried += 1
             try:
-                self._call("put_object", Key=self._key(path), Body=content, IfNoneMatch="*")
+                self._call("put_object", Key=key, Body=content, IfNoneMatch="*", Metadata={"mark": mark})
             except FileExistsError:
-                # After a try whose answer was lost, the object that is there may be ours.
-                return tried > 1 and self.read(path) == content
+                # Ours, when it was put by a try whose answer was lost.
+                found: dict[str, str] = self._call("head_object", Key=key).get("Metadata", {})
+                return found.get("mark") == mark
             return True
 
         return self._again(put)
@@ -92,13 +92,13 @@ class S3Store:
             )
         try:
             yield _Told(file)
-        except BaseException:
             with _as_os_errors():
+                file.close()
+        except BaseException:
+            with suppress(OSError), _as_os_errors():  # what cannot be aborted now, the next save's sweep aborts
                 file.discard()
             file.closed = True  # its destructor would complete the upload
             raise
-        with _as_os_errors():
-            file.close()
 
     def make_folder(self, folder: str = "", *, new: bool = False) -> None:
         """There are no folders."""
@@ -178,12 +178,15 @@ def _file_system() -> Any:
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
     import aiohttp
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
         yield
     except ClientError as error:
         raise _os_error(error) from error
+    except NoCredentialsError as error:
+        said = "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the pods"
+        raise PermissionError(errno.EACCES, said) from error
     except (BotoCoreError, aiohttp.ClientError, TimeoutError) as error:
         raise OSError(
             errno.EAGAIN, f"the S3 server does not answer ({type(error).__name__}: {error})"
