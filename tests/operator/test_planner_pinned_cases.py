@@ -47,13 +47,13 @@ def test_data_parallelism_alone_is_taken_when_it_fits() -> None:
         # The root, two layers, a layer's gradient, and a matrix's gradient before it is added.
         buffers=4 * (32_832 + 2 * 36_992 + 36_992 + 64 * 128),
         reserved=0,
-        snapshots=2 * 12 * own,
+        snapshots=3 * 12 * own,
     )
     assert "data parallelism alone fits" in path.reason
 
 
 def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> None:
-    # A sequence of 512 needs 12.0 MB in a process with tensor 1, and 9.0 MB with tensor 2.
+    # A sequence of 512 needs 12.7 MB in a process with tensor 1, and 9.6 MB with tensor 2.
     inventory = machines(a_node(memory_per_process=11_000_000))
     path = plan(a_model(), a_training(sequence_length=512), inventory)
 
@@ -72,16 +72,16 @@ def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> 
         logits=4 * 512 * 128,
         buffers=4 * 64 * 64,  # nothing is gathered: half a matrix's gradient before it is added
         reserved=0,
-        snapshots=24 * own,
+        snapshots=36 * own,
     )
-    assert path.reason.startswith("tensor 2, pipeline 1: with tensor 1, pipeline 1 a process needs 11.5 MiB")
+    assert path.reason.startswith("tensor 2, pipeline 1: with tensor 1, pipeline 1 a process needs 12.1 MiB")
     assert "nearest that fits" in path.reason
 
 
 def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_large() -> None:
     # One key-value head forbids tensor parallelism; two stages keep embedding and head apart.
     model = a_model(key_value_heads=1, vocabulary_size=4096)
-    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=18_500_000)))
+    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=22_000_000)))
 
     one, two = path.rungs
     assert axes(one) == (2, 1, 1, 1)
@@ -100,7 +100,7 @@ def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_larg
         # The head's gradient before it is added, a hidden state that comes, one that leaves.
         buffers=4 * (4096 * 64 + 2 * 64 * 64),
         reserved=0,
-        snapshots=24 * own,
+        snapshots=36 * own,
     )
     assert one.bubble == pytest.approx(1 / 9)  # (2 - 1) / (8 + 2 - 1)
 

@@ -20,7 +20,7 @@ PARTS = (
     ("logits", "up to four copies in the loss"),
     ("buffers", "gathered blocks and messages"),
     ("reserved", "interpreter and libraries"),
-    ("snapshots", "two, in the pod's memory"),
+    ("snapshots", "two, and a copy to save from, in the pod's memory"),
 )
 
 

@@ -27,7 +27,7 @@ from trainingrun.planner.optimizer_state import state_elements, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
 
-SNAPSHOT_BUFFERS = 2  # one complete, one being written
+STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
 LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
 MARGIN_PERCENT = 4
 BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
@@ -128,7 +128,7 @@ def stage_bill(
     state = size * (state_elements(model, training, parameters, cut) + (own if training.averaged else 0))
     # Sharded weights are gathered in half precision; others have a copy in it beside the master.
     copies = small * own if training.mixed and cut.shard == 1 else 0
-    snapshots = SNAPSHOT_BUFFERS * (size * own + state)
+    snapshots = STATE_BUFFERS * (size * own + state)
     on_host = node.device != "cpu"
     return MemoryBill(
         weights=size * own + copies,

@@ -104,7 +104,7 @@ class MemoryBill:
     logits: int
     buffers: int
     reserved: int
-    snapshots: int  # this process's memory snapshots (two buffers)
+    snapshots: int  # two memory snapshots, and the copy that a durable checkpoint is written from
     host: int = 0  # snapshots in the memory of an accelerator's host; not in `total`
 
     @property
