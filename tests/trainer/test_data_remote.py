@@ -31,6 +31,7 @@ FETCH_BYTES = BLOCK_BYTES * FETCH_BLOCKS
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setattr(remote_module, "RETRY_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(remote_module, "PATIENT_RETRY_SECONDS", (0.01,) * 9)
     (tmp_path / "served").mkdir()
     with served(tmp_path / "served") as web:
         yield web
@@ -162,7 +163,18 @@ def test_a_server_in_trouble_is_asked_again_and_then_named(web: Web, tmp_path: P
     assert raised.value.exit_code != DataError.exit_code  # starting again may help
 
 
-@pytest.mark.parametrize(("path", "message"), [("gone.jsonl", "there is no "), ("secret.jsonl", "")])
+def test_an_outage_is_waited_for_while_training(web: Web, tmp_path: Path) -> None:
+    local = a_store(web.folder / "s", [9, 9])
+    remote = Remote("f", f"{web.url}/s", tmp_path, patient=True)
+    store = open_copy(remote, tmp_path, fetch_skeleton(remote, tmp_path).identity)
+    web.failing = 9
+    assert store.read(0, 18).tolist() == local.read(0, 18).tolist()
+    assert web.failing == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("gone.jsonl", "there is no "), ("secret.jsonl", "may not be read")]
+)
 def test_what_is_not_there_is_refused_at_once(web: Web, tmp_path: Path, path: str, message: str) -> None:
     web.forbidden = "secret.jsonl"
     jsonl(web.folder / "secret.jsonl")

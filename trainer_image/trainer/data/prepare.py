@@ -160,7 +160,7 @@ def _open_store(source: Source, where: str, cache_dir: Path) -> TokenStore:
             raise DataError(
                 source.field, source.uri, problem, "call prepare first, with the same cache folder"
             )
-        return open_copy(Remote(source.field, source.uri, cache_dir), cache_dir, where)
+        return open_copy(Remote(source.field, source.uri, cache_dir, patient=True), cache_dir, where)
     folder = file_path(source.uri, source.field)
     store = TokenStore.at(folder)
     if store.identity != where:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +20,17 @@ from typing import Any, TypeVar
 from trainer.data.errors import DataError, SourceAway
 from trainer.data.files import beside
 
+log = logging.getLogger(__name__)
+
 SCHEMES = {
     "s3": "s3fs",
     "http": "aiohttp",
     "https": "aiohttp",
 }  # scheme -> the package that fsspec needs for it
 RETRY_SECONDS = (0.5, 2.0, 8.0)
+# While training: an outage of minutes is waited for rather than answered with a restart. The other ranks wait in their
+# collective for up to ten minutes.
+PATIENT_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0)
 _CHUNK_BYTES = 8 << 20
 _VALIDATORS = ("ETag", "etag", "LastModified", "Last-Modified", "mtime", "Content-MD5")
 
@@ -51,8 +57,11 @@ class RemoteFile:
 class Remote:
     """What is at a URI: one file, or (s3:// only) a folder of them."""
 
-    def __init__(self, field: str, uri: str, cache_dir: Path) -> None:
-        """Raises DataError when this machine cannot read such URIs."""
+    def __init__(self, field: str, uri: str, cache_dir: Path, *, patient: bool = False) -> None:
+        """`patient`: wait longer for a server that does not answer. Raises DataError when this machine cannot read
+        such URIs.
+        """
+        self._patient = patient
         self.field = field
         self.uri = uri
         self._cache = cache_dir / "remote"
@@ -140,10 +149,11 @@ class Remote:
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Asks, again after pauses. What is not there, or not allowed, is an answer; the rest is trouble."""
-        for wait in RETRY_SECONDS:
+        for wait in PATIENT_RETRY_SECONDS if self._patient else RETRY_SECONDS:
             try:
                 return self._ask_once(question)
-            except SourceAway:
+            except SourceAway as error:
+                log.warning("%s; asked again in %g s", error, wait)
                 time.sleep(wait)
         return self._ask_once(question)
 
@@ -151,12 +161,25 @@ class Remote:
         try:
             return question()
         except FileNotFoundError as error:
-            raise DataError(self.field, self.uri, f"there is no {error}", "correct the address") from error
+            raise self._missing(error) from error
         except PermissionError as error:
-            fix = "let the pod's service account read it; secrets are not supported yet"
-            raise DataError(self.field, self.uri, f"may not be read: {error}", fix) from error
+            raise self._forbidden(error) from error
         except self._trouble as error:
             raise SourceAway(self.uri, f"{type(error).__name__}: {error}") from error
+
+    def _missing(self, error: FileNotFoundError) -> Exception:
+        """fsspec says so of every web page that it did not get; only its cause says why."""
+        cause = error.__cause__
+        status = getattr(cause, "status", None)
+        if status in (401, 403):
+            return self._forbidden(error)
+        if isinstance(cause, self._trouble) and status not in (404, 410):
+            return SourceAway(self.uri, f"{type(cause).__name__}: {cause}")
+        return DataError(self.field, self.uri, f"there is no {error}", "correct the address")
+
+    def _forbidden(self, error: OSError) -> Exception:
+        fix = "let the pod's service account read it; secrets are not supported yet"
+        return DataError(self.field, self.uri, f"may not be read: {error}", fix)
 
 
 def _trouble() -> tuple[type[Exception], ...]:
