@@ -79,7 +79,12 @@ class HashingWriter(StorageWriter):
 
     def _write(self, item: WriteItem, planner: SavePlanner, stream: _HashedStream, file: str) -> WriteResult:
         start = stream.begin()
-        torch.save(_alone(planner.resolve_data(item)), stream)
+        try:
+            torch.save(_alone(planner.resolve_data(item)), stream)
+        except RuntimeError as error:  # torch's way to say that writing failed; the reason is lost in it
+            if stream.failure is not None:
+                raise stream.failure from error
+            raise
         length = stream.position - start
         described: Any = item.tensor_data
         self.items.append(
@@ -123,6 +128,7 @@ class _HashedStream(io.RawIOBase):
     def __init__(self, raw: IO[bytes], hasher: ThreadPoolExecutor) -> None:
         super().__init__()
         self.position = 0
+        self.failure: OSError | None = None
         self._raw = raw
         self._hasher = hasher
         self._hash = hashlib.sha256()
@@ -140,13 +146,17 @@ class _HashedStream(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
-        if size < _WORTH_A_THREAD:
-            self._hash.update(data)
-            self._raw.write(data)
-        else:
-            hashed = self._hasher.submit(self._hash.update, data)
-            self._raw.write(data)
-            hashed.result()
+        try:
+            if size < _WORTH_A_THREAD:
+                self._hash.update(data)
+                self._raw.write(data)
+            else:
+                hashed = self._hasher.submit(self._hash.update, data)
+                self._raw.write(data)
+                hashed.result()
+        except OSError as error:
+            self.failure = error
+            raise
         self.position += size
         return size
 
