@@ -13,7 +13,7 @@ RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PY
 shell:  ## a shell in which `trainingrun` works
 	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
 
-.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-recovery bench-recovery-cluster check-images
+.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-checkpoints bench-data bench-parity bench-recovery bench-recovery-cluster check-images
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,8 +59,17 @@ check-generated:
 	  { echo "crds/ differs from the models: run make generate"; exit 1; }
 	@op=$(OPERATOR) && $$op -m tools.generate_chart --check
 
+bench-checkpoints:  ## what saving costs a step and a disk, beside torch.save and dcp (ARGS="--json PATH" for rows)
+	@$(RUN) $$trainer -m benchmarks.checkpoints $(ARGS)
+
+bench-data:  ## how fast a rank reads its micro-batches, beside datasets with a DataLoader (ARGS="--json PATH" for rows)
+	@$(RUN) $$trainer -m benchmarks.data_reading $(ARGS)
+
 bench-recovery-cluster:  ## the same on the test cluster, torchrun in plain pods beside it (needs root; about 50 min)
 	@$(RUN) $$op -m benchmarks.cluster_recovery $(ARGS)
+
+bench-parity:  ## every layout and family beside a plain transformers loop; writes docs/parity.md (ARGS="--only TEXT")
+	@$(RUN) $$trainer -m benchmarks.parity $(ARGS)
 
 bench-recovery:  ## recovery times beside torchrun (ARGS="--json PATH" for rows)
 	@$(RUN) $$op -m benchmarks.recovery $(ARGS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.operator.planner_builders import LLAMA_3_8B, a_model, a_node, a_training, h100_node, machines
 
-from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.errors import NothingFits, PlanInputError
 from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import memory_bill
@@ -81,6 +81,12 @@ def test_an_average_is_one_more_copy_and_is_in_the_snapshots() -> None:
     plain, averaged = bill(), bill(averaged=True)
     assert averaged.optimizer - plain.optimizer == 4 * PARAMETERS
     assert averaged.snapshots - plain.snapshots == 3 * 4 * PARAMETERS
+
+
+def test_a_z_loss_and_eager_attention_have_their_price() -> None:
+    assert bill(z_loss=True).logits == bill().logits * 5 // 4
+    pairs = 4 * 64 * 4 * 32  # tokens of a micro-batch x heads x tokens that each looks at, in FP32
+    assert bill(eager=True).activations - bill().activations == 2 * 3 * pairs
 
 
 def test_layers_that_are_computed_twice_keep_their_input_only() -> None:
@@ -190,3 +196,43 @@ def test_orthogonalising_costs_time_on_every_rank() -> None:
         ).optimizer
 
     assert optimizer_seconds("Muon") > 2 * optimizer_seconds("AdamW")
+
+
+@pytest.mark.parametrize(
+    ("training", "parallelism", "path", "message"),
+    [
+        (
+            {"precision": "BF16"},
+            {"pipelineSchedule": "ZBV"},
+            "spec.parallelism.pipelineSchedule",
+            "it would add up the gradients of BF16 weights in BF16, not in FP32",
+        ),
+        (
+            {"overrides": {"compile": True}},
+            {"axes": {"tensor": 2}},
+            "spec.parallelism.axes.tensor",
+            "layers that talk to other ranks are not compiled",
+        ),
+        (
+            {"overrides": {"attention": "Eager"}},
+            {"axes": {"context": 2}},
+            "spec.training.overrides.attention",
+            "context 2 gathers keys and values for Sdpa",
+        ),
+    ],
+)
+def test_what_is_not_exact_under_an_axis_is_refused_before_anything_starts(
+    training: dict[str, Any], parallelism: dict[str, Any], path: str, message: str
+) -> None:
+    spec = json.loads(GOLDEN.read_text())
+    spec["training"] |= training
+    spec["parallelism"] |= parallelism
+    with pytest.raises(PlanInputError) as caught:
+        planner_inputs(spec)
+    assert (caught.value.path, caught.value.message) == (path, message)
+
+
+def test_compiled_layers_are_planned_with_data_parallelism_alone() -> None:
+    spec = json.loads(GOLDEN.read_text())
+    spec["training"]["overrides"] = {"compile": True}
+    assert planner_inputs(spec)[1].pinned == {"tensor": 1, "pipeline": 1}

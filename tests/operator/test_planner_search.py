@@ -277,3 +277,16 @@ def test_a_path_of_64_sizes_of_eight_accelerators_takes_well_under_5_seconds() -
     assert time.perf_counter() - started < 2.5
     assert len(path.rungs) == 64
     assert [planned.rung.state_copies for planned in path.rungs] == list(range(1, 65))
+
+
+def test_sequence_parallelism_keeps_fewer_activations_and_needs_tokens_that_divide() -> None:
+    pinned = {"tensor": 2}
+    whole, shared = (
+        plan(a_model(), a_training(pinned=pinned, sequence_parallel=asked), machines(max_nodes=1)).rungs[-1]
+        for asked in (False, True)
+    )
+    assert (whole.rung.sequence_parallel, shared.rung.sequence_parallel) == (False, True)
+    assert shared.memory.activations < whole.memory.activations
+    odd = a_training(pinned=pinned, sequence_parallel=True, sequence_length=31)
+    with pytest.raises(PlanInputError, match=r"tensor 2 x context 1 = 2 ranks do not divide the 31 tokens"):
+        plan(a_model(), odd, machines())

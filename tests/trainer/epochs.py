@@ -104,7 +104,7 @@ class Folder:
         when: Callable[[Progress, list[Any]], None] | None = None,
         nodes: int = 1,
         first: Callable[[], None] | None = None,
-        **axes: int,
+        **axes: Any,
     ) -> Ended:
         """Run an epoch to its end, or to the step after which the first node is asked to pause.
 

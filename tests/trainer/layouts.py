@@ -15,10 +15,12 @@ from trainer.initial import fill_initial
 from trainer.mesh import Axes, build_axes
 from trainer.optim import Optimizer
 from trainer.parallelise import parallelise
-from trainer.parameters import Parameter
+from trainer.parameters import Parameter, local
 from trainer.stage import Stage, build_stages
 from trainer.step import StepRunner, Votes
 from trainingrun.protocol.records import Rung
+
+__all__ = ["a_rung", "build", "initial_weights", "local", "train", "whole"]
 
 
 def a_rung(
@@ -29,6 +31,7 @@ def a_rung(
     context: int = 1,
     tensor: int = 1,
     schedule: str = "1F1B",
+    sequence_parallel: bool = False,
     micro_batch: int = 2,
     global_batch: int = 8,
 ) -> Rung:
@@ -47,6 +50,7 @@ def a_rung(
         state_copies=replicate,
         context=context,
         schedule=schedule,
+        sequence_parallel=sequence_parallel,
     )
 
 

@@ -101,7 +101,7 @@ class Faults:
     refuse: str = (
         ""  # regular expression on "PUT /runs/a/b?query": answered with 503, without being passed on
     )
-    cut: str = ""  # the connection is closed without an answer, after the server has done it
+    cut: str = ""  # once: the connection is closed without an answer, after the server has done it
     lose: str = ""  # answered as if it had been done
     seen: list[str] = field(default_factory=list)
 
@@ -131,6 +131,7 @@ def fault_proxy(url: str, faults: Faults) -> Iterator[str]:
                 return
             status, headers, content = _forward(url, self.command, self.path, dict(self.headers), body)
             if faults.cut and re.search(faults.cut, asked):
+                faults.cut = ""
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return

@@ -52,6 +52,16 @@ def test_a_replicated_parameter_counts_once_in_the_norm() -> None:
     assert run_world(norm_over_tensor_axis, 2) == [13.0, 13.0]  # counting the copy twice gives 17.69
 
 
+def test_a_weight_on_both_ends_of_a_pipeline_counts_once_and_all_stages_are_clipped_alike() -> None:
+    """[3] is on the first stage, [4] on the last, and [12], a tied embedding, on both."""
+    stages = [[3.0, 12.0], [4.0, 12.0]]
+    shares = [squared_norm_share([torch.tensor([g]) for g in stage], [1, 2]) for stage in stages]
+    norm = math.sqrt(sum(shares))
+    assert norm == 13.0
+    clipped = [g * clip_coefficient(norm, 1.0) for g in (3.0, 12.0)]
+    assert clipped == pytest.approx([0.230769, 0.923077], abs=1e-6)
+
+
 def test_weight_decay_is_decoupled_from_the_gradient() -> None:
     matrix = a_parameter("model.layers.0.mlp.up_proj.weight")
     optimizer = Optimizer([matrix], CONFIG)

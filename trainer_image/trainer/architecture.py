@@ -5,6 +5,7 @@ Everything is built on the meta device, so it costs no memory; stages are cut fr
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,10 @@ from transformers.pytorch_utils import Conv1D
 from trainer.families import FAMILIES, Family
 from trainingrun.protocol import families as shapes
 
-DTYPES = {"FP32": torch.float32, "FP64": torch.float64}
+# transformers loads a family's modules when a model of it is first built. A rank is a fork of a server that has
+# imported this: it must not pay for that at each start.
+for _kind in FAMILIES:
+    importlib.import_module(f"transformers.models.{_kind}.modeling_{_kind}")
 
 
 def transformers_values(given: Mapping[str, Any]) -> dict[str, Any]:

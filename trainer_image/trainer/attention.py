@@ -15,6 +15,8 @@ from torch import nn
 from transformers import AttentionInterface, PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from trainer.collectives import Gather
+
 OVER_CONTEXT = "trainer_context"  # the name under which transformers' layers find `attend_over_context`
 
 
@@ -58,27 +60,8 @@ def attend_over_context(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """As transformers' attention functions; `[b, heads, tokens, size]`, with this rank's tokens."""
-    whole: torch.Tensor = _Gather.apply(torch.stack((key, value)), context_group)
+    whole: torch.Tensor = Gather.apply(torch.stack((key, value)), 3, context_group)
     return sdpa_attention_forward(module, query, whole[0], whole[1], attention_mask, **options)
 
 
 AttentionInterface.register(OVER_CONTEXT, attend_over_context)
-
-
-class _Gather(torch.autograd.Function):
-    """Keys and values `[2, b, heads, tokens, size]` of the whole group forward, sum of their gradients backward."""
-
-    @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        ctx.group = group
-        ranks = dist.get_world_size(group)
-        parts = part.new_empty((ranks * part.shape[0], *part.shape[1:]))
-        dist.all_gather_single(parts, part.contiguous(), group=group)
-        return parts.unflatten(0, (ranks, -1)).movedim(0, 3).flatten(3, 4)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        parts = gradient.unflatten(3, (dist.get_world_size(ctx.group), -1)).movedim(3, 0).contiguous()
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter_single(own, parts.flatten(0, 1), group=ctx.group)
-        return own, None

@@ -140,20 +140,23 @@ class Executor:
 
     def _pipe(self, stage: Stage, number: int, axes: Axes, rung: Rung) -> PipelineStage:
         """Shapes are given, so that the first step need not find them out over the network."""
-        shape = (rung.micro_batch, self._rows.stop - self._rows.start)
+        tokens = self._rows.stop - self._rows.start
+        between = tokens // rung.tensor if axes.sequence_parallel else tokens
         dtype = stage.compute_dtype
 
-        def activations(width: int) -> torch.Tensor:
-            return torch.empty((*shape, width), dtype=dtype, device="meta", requires_grad=True)
+        def activations(length: int, width: int) -> torch.Tensor:
+            shape = (rung.micro_batch, length, width)
+            return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
 
-        hidden = activations(stage.config.hidden_size)
+        ids = torch.empty((rung.micro_batch, tokens), dtype=torch.int64, device="meta")
+        hidden = activations(between, stage.config.hidden_size)
         return PipelineStage(
             stage,
             number,
             axes.stage_count,
             torch.device("cpu"),
-            input_args=torch.empty(shape, dtype=torch.int64, device="meta") if stage.is_first else hidden,
-            output_args=activations(len(self._columns)) if stage.is_last else hidden,
+            input_args=ids if stage.is_first else hidden,
+            output_args=activations(tokens, len(self._columns)) if stage.is_last else hidden,
             group=axes.group("pipeline"),
         )
 

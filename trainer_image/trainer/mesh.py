@@ -27,6 +27,7 @@ class Axes:
     mesh: DeviceMesh | None
     stages: tuple[int, ...] = (0,)  # that this rank computes, ascending
     stage_count: int = 1  # of the whole model
+    sequence_parallel: bool = False  # tensor ranks share the tokens of hidden states
 
     def degree(self, axis: str) -> int:
         return self.degrees[axis]
@@ -75,13 +76,22 @@ class Axes:
 
     @property
     def dropout_index(self) -> int:
-        """Seeds dropout: equal for the ranks of a tensor group, which must drop the same of what all of them hold."""
-        return self.rank - self.index["tensor"]
+        """Seeds dropout: equal for the ranks of a tensor group, which must drop the same of what all of them hold.
+        With sequence parallelism they hold different tokens.
+        """
+        return self.rank if self.sequence_parallel else self.rank - self.index["tensor"]
 
     def tokens_of(self, sequence_length: int) -> slice:
         """This rank's tokens of each sequence."""
         size = sequence_length // self.degrees["context"]
         return slice(self.index["context"] * size, (self.index["context"] + 1) * size)
+
+    def hidden_tokens_of(self, sequence_length: int) -> slice | None:
+        """Of `tokens_of`, those whose hidden states this rank has between the layers; None: all of them."""
+        if not self.sequence_parallel:
+            return None
+        size = sequence_length // (self.degrees["context"] * self.degrees["tensor"])
+        return slice(self.index["tensor"] * size, (self.index["tensor"] + 1) * size)
 
     @property
     def piece(self) -> tuple[int, int, int]:
@@ -118,6 +128,7 @@ def build_axes(rung: Rung, rank: int) -> Axes:
         mesh=mesh,
         stages=rung.stages_of(index["pipeline"]),
         stage_count=rung.stages,
+        sequence_parallel=rung.sequence_parallel and rung.tensor > 1,
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from trainer.families import HEAD_WEIGHT
@@ -71,18 +72,18 @@ def _tie(stage: Stage) -> None:
 
 def tensor_plan(stage: Stage) -> dict[str, ParallelStyle]:
     """Norms stay whole on each rank. Logits stay cut by vocabulary: the loss works on the cut ones."""
-    family = stage.family
+    family, sequence = stage.family, stage.tokens is not None
     layer = f"{family.root}.{family.layers}.*"
     plan: dict[str, ParallelStyle] = {
-        f"{layer}.{family.attention}": SharedInput(family.attention_input),
-        f"{layer}.{family.feed_forward}": SharedInput(),
+        f"{layer}.{family.attention}": SharedInput(family.attention_input, sequence=sequence),
+        f"{layer}.{family.feed_forward}": SharedInput(sequence=sequence),
     }
     plan |= {f"{layer}.{name}": ColumnCut() for name in family.column}
-    plan |= {f"{layer}.{name}": RowCut() for name in family.row}
+    plan |= {f"{layer}.{name}": RowCut(sequence=sequence) for name in family.row}
     if stage.is_first:
-        plan[f"{family.root}.{family.embedding}"] = VocabularyCut()
+        plan[f"{family.root}.{family.embedding}"] = VocabularyCut(sequence=sequence)
     if stage.is_last:
-        plan["lm_head"] = ColumnCut(shared_input=True)
+        plan["lm_head"] = ColumnCut(SharedInput(sequence=sequence))
     return plan
 
 
@@ -95,11 +96,21 @@ def _divide(stage: Stage, degree: int) -> None:
 
 
 def _with_sums(parameters: list[Parameter], stage: Stage, axes: Axes) -> list[Parameter]:
+    """Tensor ranks hold these whole, and have the gradient of their own heads only, or of their own tokens."""
     group = axes.group("tensor")
-    if group is None or not stage.family.partial:
+    if group is None:
         return parameters
     partial = tuple(f".{name}" for name in stage.family.partial)
-    return [replace(p, sums=(group,)) if p.name.endswith(partial) else p for p in parameters]
+    by_tokens = stage.tokens is not None
+    return [
+        replace(p, sums=(group,)) if p.name.endswith(partial) or (by_tokens and not _cut_by_tensor(p)) else p
+        for p in parameters
+    ]
+
+
+def _cut_by_tensor(parameter: Parameter) -> bool:
+    mesh = parameter.cut.device_mesh if isinstance(parameter.cut, DTensor) else None
+    return mesh is not None and "tensor" in (mesh.mesh_dim_names or ())
 
 
 def _tied_over_stages(parameters: list[Parameter], name: str, axes: Axes) -> list[Parameter]:

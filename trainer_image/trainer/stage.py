@@ -24,11 +24,18 @@ class Stage(nn.Module):
 
     Forward takes token ids `[b, T]` (first stage) or hidden states `[b, T, hidden]`, and gives hidden
     states or logits `[b, T, vocabulary]` (last stage). T are the tokens of this rank of the context axis, whereas
-    `document_ids` `[b, S]` are those of the whole sequence.
+    `document_ids` `[b, S]` are those of the whole sequence. Where tensor ranks share the tokens of hidden states,
+    these have the `tokens` of this rank only, between layers and stages.
     """
 
     def __init__(
-        self, whole: PreTrainedModel, first_layer: int, last_layer: int, context: Context | None
+        self,
+        whole: PreTrainedModel,
+        first_layer: int,
+        last_layer: int,
+        *,
+        context: Context | None = None,
+        tokens: slice | None = None,
     ) -> None:
         super().__init__()
         self.config = whole.config
@@ -37,6 +44,7 @@ class Stage(nn.Module):
         self.is_last = last_layer == whole.config.num_hidden_layers
         self.compute_dtype = whole.dtype  # of activations, whatever the parameters are kept in
         self._context = context
+        self.tokens = tokens
         self._windows = {layer: window_of(whole.config, layer) for layer in range(first_layer, last_layer)}
         source, family = whole.get_submodule(self.family.root), self.family
         body = nn.Module()
@@ -88,7 +96,8 @@ class Stage(nn.Module):
     def _embed(self, ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         hidden: torch.Tensor = self.embedding(ids)
         if self.family.positions:
-            hidden = hidden + self.body.get_submodule(self.family.positions)(position_ids)
+            own = position_ids if self.tokens is None else position_ids[:, self.tokens]
+            hidden = hidden + self.body.get_submodule(self.family.positions)(own)
         if self.family.embedding_dropout:
             hidden = self.body.get_submodule(self.family.embedding_dropout)(hidden)
         return hidden
@@ -121,10 +130,12 @@ def build_stages(
     context = Context.of(axes, sequence_length)
     if context is not None:
         config._attn_implementation = OVER_CONTEXT
+    tokens = axes.hidden_tokens_of(sequence_length)
     per_stage = config.num_hidden_layers // axes.stage_count
     stages = []
     for number in axes.stages:
         # A model of its own for each, as the modules of one are parallelised in place.
         whole = empty_model(config, dtype, float64_norms=float64_norms)
-        stages.append(Stage(whole, number * per_stage, (number + 1) * per_stage, context))
+        first, last = number * per_stage, (number + 1) * per_stage
+        stages.append(Stage(whole, first, last, context=context, tokens=tokens))
     return stages

@@ -5,11 +5,15 @@ tensors with two explicit communications: a sum in the forward pass after a row 
 gradients in the backward pass before column cuts that share an input. On small layers the dispatch of
 DTensor operations would cost more than the layers themselves. Used by `parallelise.py` through
 `parallelize_module`.
+
+With `sequence`, what lies between a row cut and the next column cuts is spread over the tensor ranks by tokens: the
+sum leaves each rank its own tokens, and these are gathered again before the column cuts. The same bytes travel.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,14 +24,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from trainer.collectives import Gather, Scatter, SumBackward, SumForward
+
+_TOKENS = 1  # the dim of tokens in hidden states
+
 
 class ColumnCut(ParallelStyle):
     """A linear layer of which each rank computes some of the outputs.
 
-    Its input must pass a `SharedInput`: that of a module around it, or its own with `shared_input`.
+    Its input must pass a `SharedInput`: that of a module around it, or its own when one is given.
     """
 
-    def __init__(self, *, shared_input: bool = False) -> None:
+    def __init__(self, shared_input: SharedInput | None = None) -> None:
         self._shared_input = shared_input
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -37,7 +45,7 @@ class ColumnCut(ParallelStyle):
         if module.bias is not None:
             _cut(module, "bias", device_mesh, module.bias.dim() - 1)
         module.forward = functools.partial(_column_forward, module)
-        return SharedInput()._apply(module, device_mesh) if self._shared_input else module
+        return self._shared_input._apply(module, device_mesh) if self._shared_input else module
 
 
 class RowCut(ParallelStyle):
@@ -45,38 +53,65 @@ class RowCut(ParallelStyle):
     whole.
     """
 
+    def __init__(self, *, sequence: bool = False) -> None:
+        self._sequence = sequence
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         _cut(module, "weight", device_mesh, 1 if isinstance(module, nn.Linear) else 0)
-        module.forward = functools.partial(_row_forward, module, device_mesh.get_group())
+        add_up = _adder(device_mesh.get_group(), sequence=self._sequence)
+        module.forward = functools.partial(_row_forward, module, add_up)
         return module
 
 
 class VocabularyCut(ParallelStyle):
     """An embedding of which each rank has some of the rows."""
 
+    def __init__(self, *, sequence: bool = False) -> None:
+        self._sequence = sequence
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         first_row = -(-module.num_embeddings // device_mesh.size()) * device_mesh.get_local_rank()
         _cut(module, "weight", device_mesh, 0)
-        module.forward = functools.partial(_embedding_forward, module, device_mesh.get_group(), first_row)
+        add_up = _adder(device_mesh.get_group(), sequence=self._sequence)
+        module.forward = functools.partial(_embedding_forward, module, add_up, first_row)
         return module
 
 
 class SharedInput(ParallelStyle):
     """Sums up the gradient of the module's input once, for all column cuts inside that read it."""
 
-    def __init__(self, keyword: str | None = None) -> None:
+    def __init__(self, keyword: str | None = None, *, sequence: bool = False) -> None:
         self._keyword = keyword  # the input's name, or None for the first positional one
+        self._sequence = sequence
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
 
+        def shared(whole: torch.Tensor) -> torch.Tensor:
+            passed: torch.Tensor = (
+                Gather.apply(whole, _TOKENS, group) if self._sequence else SumBackward.apply(whole, group)
+            )
+            return passed
+
         def share(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             if self._keyword is None:
-                return (_SumGradient.apply(args[0], group), *args[1:]), kwargs
-            return args, {**kwargs, self._keyword: _SumGradient.apply(kwargs[self._keyword], group)}
+                return (shared(args[0]), *args[1:]), kwargs
+            return args, {**kwargs, self._keyword: shared(kwargs[self._keyword])}
 
         module.register_forward_pre_hook(share, with_kwargs=True)
         return module
+
+
+def _adder(group: dist.ProcessGroup, *, sequence: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The sum over the group: whole on each rank, or its own tokens of it."""
+
+    def add_up(partial: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = (
+            Scatter.apply(partial, _TOKENS, group) if sequence else SumForward.apply(partial, group)
+        )
+        return total
+
+    return add_up
 
 
 def _cut(module: nn.Module, name: str, mesh: DeviceMesh, dim: int) -> None:
@@ -100,13 +135,15 @@ def _column_forward(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     return outputs if module.bias is None else outputs + _local(module.bias).flatten()
 
 
-def _row_forward(module: nn.Module, group: dist.ProcessGroup, inputs: torch.Tensor) -> torch.Tensor:
-    outputs: torch.Tensor = _Sum.apply(_product(module, inputs), group)
+def _row_forward(
+    module: nn.Module, add_up: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor
+) -> torch.Tensor:
+    outputs = add_up(_product(module, inputs))
     return outputs if module.bias is None else outputs + module.bias
 
 
 def _embedding_forward(
-    module: nn.Embedding, group: dist.ProcessGroup, first_row: int, ids: torch.Tensor
+    module: nn.Embedding, add_up: Callable[[torch.Tensor], torch.Tensor], first_row: int, ids: torch.Tensor
 ) -> torch.Tensor:
     weight = _local(module.weight)
     rows = ids - first_row
@@ -115,42 +152,10 @@ def _embedding_forward(
         # Its row is looked up, and never learns from that.
         weight = torch.where(_is_row(module.padding_idx - first_row, weight), weight.detach(), weight)
     found = F.embedding(rows.masked_fill(elsewhere, 0), weight).masked_fill(elsewhere.unsqueeze(-1), 0.0)
-    summed: torch.Tensor = _Sum.apply(found, group)
+    summed = add_up(found)
     scale = getattr(module, "embed_scale", None)
     return summed if scale is None else summed * scale.to(summed.dtype)
 
 
 def _is_row(row: int, weight: torch.Tensor) -> torch.Tensor:
     return (torch.arange(weight.shape[0], device=weight.device) == row).unsqueeze(-1)
-
-
-class _Sum(torch.autograd.Function):
-    """Sum over the group forward, nothing backward."""
-
-    @staticmethod
-    def forward(ctx: Any, partial: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        total = partial.contiguous()
-        if total is partial:
-            ctx.mark_dirty(partial)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient, None
-
-
-class _SumGradient(torch.autograd.Function):
-    """Nothing forward, sum over the group backward."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        ctx.group = group
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # Autograd may still hold the incoming tensor for someone else.
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None

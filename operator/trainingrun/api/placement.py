@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, StrictBool, field_validator
 
 from trainingrun.api.base import Block, describe, refusal, shorten
 from trainingrun.api.cel import never_changes, rule, rules
@@ -192,6 +192,11 @@ class Parallelism(Block):
         "Auto",
         description="How the stages of a pipeline take turns. Auto: 1F1B, which keeps the fewest activations. The "
         "others give each process two stages: Interleaved1F1B halves the idle time, ZBV fills most of it.",
+    )
+    sequence_parallel: StrictBool = Field(
+        False,
+        description="Whether the processes of a tensor group also share the tokens of what lies between their layers: "
+        "less memory for activations, the same bytes between processes. Only matters with tensor above 1.",
     )
     activation_checkpointing: Literal["Auto", "None", "Selective", "Full"] = Field(
         "Auto",

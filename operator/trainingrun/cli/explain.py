@@ -4,6 +4,8 @@ neighbours.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainingrun.cli.output import bar, table
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import host_available_bytes, margin_bytes
@@ -33,6 +35,7 @@ def explanation(
     inventory: Inventory,
 ) -> str:
     rung = planned.rung
+    training = replace(training, activation_checkpointing=rung.activation_checkpointing)  # as it was chosen
     mesh = mesh_equation(rung.tensor, rung.shard, rung.replicate, rung.pipeline, rung.context)
     heading = f"{name} on {counted(rung.nodes, 'node')}: {mesh}; {human_count(path.parameters)} parameters"
     return "\n".join(

@@ -34,6 +34,7 @@ def describe_rung(planned: PlannedRung) -> dict[str, Any]:
             "tensor": rung.tensor,
         },
         "schedule": rung.schedule,
+        "activationCheckpointing": rung.activation_checkpointing,
         "microBatch": rung.micro_batch,
         "accumulation": rung.accumulation,
         "paddingSequences": rung.padding_sequences,

@@ -75,18 +75,53 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
     batch, length = training["globalBatch"], training["sequenceLength"]
     sequences = batch.get("sequences") or batch["tokens"] // length
     parallelism = spec.get("parallelism") or {}
-    pinned, asked = parallelism.get("axes") or {}, parallelism.get("pipelineSchedule")
+    asked, overrides = parallelism.get("pipelineSchedule"), training.get("overrides") or {}
+    if asked == "ZBV" and training["precision"] in ("BF16", "FP16"):
+        raise PlanInputError(
+            "spec.parallelism.pipelineSchedule",
+            asked,
+            f"it would add up the gradients of {training['precision']} weights in {training['precision']}, not in FP32",
+            "use Auto, 1F1B or Interleaved1F1B, or spec.training.precision FP32",
+        )
     return TrainingShape(
         sequence_length=length,
         global_batch_sequences=sequences,
         parameter_bytes=PARAMETER_BYTES[training["precision"]],
         compute_bytes=COMPUTE_BYTES[training["precision"]],
         optimizer=training["optimizer"]["name"],
-        averaged=(training.get("overrides") or {}).get("emaDecay") is not None,
-        activation_checkpointing=(spec.get("parallelism") or {}).get("activationCheckpointing") or "None",
-        pinned={axis: degree for axis, degree in pinned.items() if degree is not None},
+        averaged=overrides.get("emaDecay") is not None,
+        z_loss=bool(overrides.get("zLoss")),
+        eager=overrides.get("attention") == "Eager",
+        activation_checkpointing=parallelism.get("activationCheckpointing") or "None",
+        pinned=_pinned(spec),
         schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
+        sequence_parallel=bool(parallelism.get("sequenceParallel")),
     )
+
+
+def _pinned(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Degrees that the spec gives, and those that it leaves no choice about."""
+    axes = (spec.get("parallelism") or {}).get("axes") or {}
+    pinned = {axis: degree for axis, degree in axes.items() if degree is not None}
+    overrides = spec["training"].get("overrides") or {}
+    if overrides.get("attention") == "Eager" and pinned.get("context", 1) > 1:
+        raise PlanInputError(
+            "spec.training.overrides.attention",
+            "Eager",
+            f"context {pinned['context']} gathers keys and values for Sdpa",
+            "use Sdpa, or set spec.parallelism.axes.context to 1",
+        )
+    if not overrides.get("compile"):
+        return pinned
+    for axis in ("tensor", "pipeline", "context"):
+        if pinned.get(axis, 1) > 1:
+            raise PlanInputError(
+                f"spec.parallelism.axes.{axis}",
+                pinned[axis],
+                "layers that talk to other ranks are not compiled",
+                "set it to 1, or remove spec.training.overrides.compile",
+            )
+    return pinned | {"tensor": 1, "pipeline": 1}
 
 
 def node_shape(spec: Mapping[str, Any], *, accelerator_name: str | None = None) -> NodeShape:

@@ -8,9 +8,9 @@ Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s
 
 six for the two norms (input, normalised, scaled), four for queries, keys and values (repeated to all heads
 under a mask) and the attention's output, four for gate, up, their product and the activation, the
-log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank: there is
-no sequence parallelism. The fullest moment is either the loss, with four copies of the logits, or the
-backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
+log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank, unless
+sequence parallelism divides them (6 h / t). The fullest moment is either the loss, with four copies of the logits,
+or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
 
 Against the peak of real ranks (hidden 512, 4 layers, vocabulary 8192, several micro-batches; no parallelism,
@@ -28,6 +28,7 @@ from trainingrun.planner.parameters import StageParameters, stage_parameters, vo
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
+EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
 LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
 MARGIN_PERCENT = 4
 BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
@@ -60,13 +61,14 @@ def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor
     """Elements that one layer keeps for its backward pass, per token."""
     heads = model.attention_heads // tensor
     return (
-        6 * model.hidden_size
+        6 * model.hidden_size // (tensor if training.sequence_parallel else 1)
         + 4 * heads * model.head_dim
         + 4 * model.intermediate_size // tensor
         + heads
         + training.sequence_length
         + 2
         + 2 * (training.context - 1) * heads * model.head_dim  # keys and values of the other ranks' tokens
+        + (EAGER_COPIES * heads * training.sequence_length if training.eager else 0)
     )
 
 
@@ -191,7 +193,7 @@ def _logit_bytes(training: TrainingShape) -> int:
     their gradient, are there beside it.
     """
     extra = 2 * training.activation_bytes if training.mixed else 0
-    return LOGIT_COPIES * training.parameter_bytes + extra
+    return (LOGIT_COPIES + (1 if training.z_loss else 0)) * training.parameter_bytes + extra
 
 
 def _backward(

@@ -1,11 +1,19 @@
-"""How many elements of state each optimizer keeps on one rank, and what its update holds and computes. Exact counts of
-shapes, as `trainer.optim` makes them; called by the memory and time models.
+"""How many elements of state each optimizer keeps on one rank, and what its update holds and computes.
+
+Counts of shapes, as `trainer.optim` makes them (Adafactor's by a few norms too many); called by the memory and time
+models.
 """
 
 from __future__ import annotations
 
 from trainingrun.planner.layout import Cut
-from trainingrun.planner.parameters import StageParameters
+from trainingrun.planner.parameters import (
+    StageParameters,
+    layer_parameters,
+    norm_parameters,
+    projection_parameters,
+    vocabulary_parameters,
+)
 from trainingrun.planner.types import ModelShape, TrainingShape
 
 NEWTON_SCHULZ_STEPS = 5
@@ -17,31 +25,26 @@ def layer_matrices(model: ModelShape) -> list[tuple[int, int]]:
     """(outputs, inputs) of each weight of one layer, whole."""
     queries, keys = model.attention_heads * model.head_dim, model.key_value_heads * model.head_dim
     hidden, forward = model.hidden_size, model.intermediate_size
-    return [
-        (queries, hidden),
-        (keys, hidden),
-        (keys, hidden),
-        (hidden, queries),
-        (forward, hidden),
-        (forward, hidden),
-        (hidden, forward),
-    ]
+    attention = [(queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)]
+    return attention + [(forward, hidden)] * (2 if model.gated else 1) + [(hidden, forward)]
 
 
 def state_elements(model: ModelShape, training: TrainingShape, parameters: StageParameters, cut: Cut) -> int:
     """On the fullest rank of a stage with these parameters."""
     own = -(-parameters.total // cut.shard)
+    vectors = layer_parameters(model) - projection_parameters(model)
     match training.optimizer:
         case "Lion":
             return own
         case "Muon":
             # One momentum for the matrices of layers; two moments for the rest.
-            return own + -(-(parameters.root + parameters.layers * 2 * model.hidden_size) // cut.shard)
+            return own + -(-(parameters.root + parameters.layers * vectors) // cut.shard)
         case "Adafactor":
             # Rows and columns of whole matrices, and whole vectors: cut by the pipeline only.
-            layer = sum(rows + columns for rows, columns in layer_matrices(model)) + 2 * model.hidden_size
-            vocabulary = 2 * (model.vocabulary_size + model.hidden_size) + model.hidden_size
-            return parameters.layers * layer + (vocabulary if parameters.root else 0)
+            layer = sum(rows + columns for rows, columns in layer_matrices(model)) + vectors
+            tables = parameters.root // vocabulary_parameters(model, cut.tensor)
+            last = tables * (model.vocabulary_size + model.hidden_size) + norm_parameters(model)
+            return parameters.layers * layer + last
         case _:
             return 2 * own
 

@@ -52,7 +52,7 @@ def cut_of(training: TrainingShape, processes: int, units: int, *, tensor: int, 
     """The cut of these degrees whose copies fill `units` nodes each, or None where nodes would be split unevenly."""
     context = training.context
     shard = shard_degree(processes, tensor * context, pipeline, units)
-    if shard is None:
+    if shard is None or (training.sequence_parallel and training.sequence_length % (tensor * context)):
         return None
     return Cut(pipeline, shard, tensor, context, training.schedule if pipeline > 1 else "1F1B")
 
@@ -84,6 +84,7 @@ def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory)
     processes = inventory.node.processes // training.context
     if tensor is not None:
         _check_tensor(model, tensor, processes)
+        _check_tokens(training, tensor)
     if pipeline is not None:
         _check_pipeline(model, training, pipeline)
     _check_product(model, training, tensor, pipeline, inventory)
@@ -133,6 +134,18 @@ def _check_pipeline(model: ModelShape, training: TrainingShape, pipeline: int) -
             f"nearest that fits: {nearest(pipeline, allowed)}"
         )
     raise PlanInputError(f"{AXES}.pipeline", pipeline, message, _use("pipeline", allowed))
+
+
+def _check_tokens(training: TrainingShape, tensor: int) -> None:
+    length, ranks = training.sequence_length, tensor * training.context
+    if training.sequence_parallel and length % ranks:
+        raise PlanInputError(
+            "spec.parallelism.sequenceParallel",
+            True,
+            f"tensor {tensor} x context {training.context} = {ranks} ranks do not divide the {length} tokens of a "
+            f"sequence ({_ratio(length, ranks)})",
+            "set it to false, or use a sequenceLength that they divide",
+        )
 
 
 def _check_context(training: TrainingShape, processes: int) -> None:

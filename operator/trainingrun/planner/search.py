@@ -179,6 +179,7 @@ def _rung(
             useful=not idle,
             reason=idle,
             context=cut.context,
+            sequence_parallel=training.sequence_parallel and cut.tensor > 1,
             schedule=cut.schedule,
             activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
         ),

@@ -44,9 +44,12 @@ class TrainingShape:
     )
     optimizer: str = "AdamW"
     averaged: bool = False  # a moving average of the weights is kept
+    z_loss: bool = False  # logits are looked at a second time
+    eager: bool = False  # attention keeps the weights of all pairs of tokens
     activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
+    sequence_parallel: bool = False  # tensor ranks share the tokens between layers
 
     @property
     def context(self) -> int:

@@ -41,6 +41,7 @@ class Rung:
         "None"  # None | Selective (every second layer) | Full: what is computed twice
     )
     context: int = 1
+    sequence_parallel: bool = False  # tensor ranks share the tokens of what is not cut by heads
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
 
     @property

@@ -25,6 +25,14 @@ def check_rung(config: TrainerConfig, rung: Rung) -> None:
             f"a pipeline of {rung.pipeline} stages needs at least as many micro-batches",
             "use a smaller micro-batch, a larger global batch or fewer stages",
         )
+    if rung.sequence_parallel and config.training.sequence_length % (rung.context * rung.tensor):
+        raise ConfigError(
+            "spec.parallelism.sequenceParallel",
+            True,
+            f"context {rung.context} x tensor {rung.tensor} does not divide spec.training.sequenceLength = "
+            f"{config.training.sequence_length}",
+            "set it to false, or use a multiple of the product",
+        )
     _check_numerics(config, rung)
     sequences = rung.data * rung.micro_batch * rung.accumulation - rung.padding_sequences
     if sequences != config.training.global_batch:
