@@ -85,7 +85,7 @@ def test_a_checkpoint_of_half_precision_has_the_masters_and_goes_on_at_another_l
     assert not run.run(1, shard=2, pause_after=3).errors
     saved = manifest.newest(tmp_path / "checkpoints")
     assert saved is not None
-    items = manifest.Manifest.read(tmp_path / "checkpoints" / saved.name).items
+    items = manifest.read_manifest(tmp_path / "checkpoints", saved.name).items
     assert {item.dtype for item in items} == {"float32"}
     durable = Restore(RestoreSource.DURABLE, saved.step, 1, saved.name)
     assert done(run.run(2, tensor=2, restore=durable)).step == STEPS
