@@ -113,7 +113,11 @@ def test_choices_are_accepted(path: str, values: list[Any]) -> None:
             "expected Auto or Sdpa or Eager or Flash, got the string 'Fast'",
         ),
         ("spec/training/overrides/compile", "maybe", "expected true or false, got the string 'maybe'"),
-        ("spec/parallelism/activationCheckpointing", "Half", "expected Auto or None or Selective or Full, got"),
+        (
+            "spec/parallelism/activationCheckpointing",
+            "Half",
+            "expected Auto or None or Selective or Full, got",
+        ),
     ],
 )
 def test_anything_else_is_refused(path: str, value: Any, message: str) -> None:

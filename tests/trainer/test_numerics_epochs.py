@@ -119,6 +119,10 @@ def test_the_log_says_what_an_epoch_computes_with_and_what_its_steps_had(tmp_pat
     }
     steps = [line for line in lines if "loss" in line]
     assert len(steps) == STEPS
-    assert all(
-        line["zLoss"] > 0 and line["lossScale"] == 65536.0 and not line["overflowed"] for line in steps
-    )
+    assert all(line["zLoss"] > 0 for line in steps)
+    scale, waiting = 65536.0, None  # Lion at this rate may overflow now and then
+    for line in steps:
+        assert waiting is None or line["learningRate"] == waiting
+        scale = scale / 2 if line["overflowed"] else scale
+        assert line["lossScale"] == scale
+        waiting = line["learningRate"] if line["overflowed"] else None
