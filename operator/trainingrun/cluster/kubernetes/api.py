@@ -132,7 +132,7 @@ class Api:
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST. Raises Conflict when the name is taken, and Refused."""
-        # Sent as YAML, which JSON is: the API server then writes free-form parts (the data of a ControllerRevision) anew
+        # Sent as YAML, which JSON is: the API server then writes free-form parts (data of a ControllerRevision) anew
         # in its own way. Kept as they were sent, they differ from what it writes when anybody changes a label, and it
         # refuses the label, because data never changes.
         answer = self._ask("POST", path, body, YAML)
