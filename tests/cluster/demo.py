@@ -87,7 +87,8 @@ class Demo:
         )
         self.show("helm", "list", "-n", NAMESPACE)
         self.make_home()
-        self.show("kubectl", "-n", HOME, "apply", *(f"-f{path.relative_to(ROOT)}" for path in EXAMPLES))
+        files = [word for path in EXAMPLES for word in ("-f", str(path.relative_to(ROOT)))]
+        self.show("kubectl", "-n", HOME, "apply", *files)
         threshold = int(self.steps * FAULT_AT)
         self.follow(lambda now: step_of(now) >= threshold, f"step {threshold}")
         self.show("kubectl", "-n", HOME, "get", "trun,pods", "-o", "wide")

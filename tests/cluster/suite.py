@@ -1,8 +1,8 @@
 """Everything that is tested on a real Kubernetes, in the order that costs least: `make test-cluster`.
 
 The test cluster is started once and ended at the end, whatever happened. On somebody else's cluster
-(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there, or without
-`--all`, or because the time is over (`--minutes`), is named; it is never counted as passed.
+(TRAININGRUN_TEST_KUBECONFIG) only what needs no hand on its machines is run. What is not run, there or because the
+time is over (`--minutes`), is named; it is never counted as passed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Part:
     title: str
     files: tuple[str, ...]
     anywhere: bool = False  # needs nothing but a kubeconfig of an administrator
-    long: bool = False  # only with --all
     line: str = ""
 
 
@@ -52,13 +51,12 @@ PARTS = (
     Part(
         "obstacles and bad input",
         (f"{HERE}/test_obstacles.py", f"{HERE}/test_bad_input_on_cluster.py"),
-        long=True,
     ),
     # After the chart: they install the definition only where it is not there.
     Part("the definition on the API server", (f"{HERE}/test_crd.py",), anywhere=True),
     Part("watches that stall, break and expire", (f"{HERE}/test_adapter_watch.py",), anywhere=True),
-    Part("lost pods and nodes", (f"{HERE}/test_disturbances.py",), long=True),
-    Part("a lost operator, a lost API server", (f"{HERE}/test_operator_faults.py",), long=True),
+    Part("lost pods and nodes", (f"{HERE}/test_disturbances.py",)),
+    Part("a lost operator, a lost API server", (f"{HERE}/test_operator_faults.py",)),
 )
 
 
@@ -68,11 +66,9 @@ class Outcome(Enum):
     FAILED = "FAILED"
 
 
-def why_not(part: Part, foreign: bool, everything: bool) -> str | None:
+def why_not(part: Part, foreign: bool) -> str | None:
     """Why this part is not run; None when it is."""
-    if foreign and not part.anywhere:
-        return "needs the test cluster"
-    return "long: only with --all" if part.long and not everything else None
+    return "needs the test cluster" if foreign and not part.anywhere else None
 
 
 def run(part: Part, extra: list[str], cache: Path) -> Outcome:
@@ -105,7 +101,6 @@ def report(outcomes: Mapping[str, Outcome], reasons: Mapping[str, str | None]) -
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.suite", description=__doc__)
-    parser.add_argument("--all", action="store_true", help="the long parts too")
     parser.add_argument("--list", action="store_true", help="name the parts and what would not be run, only")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument(
@@ -118,9 +113,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def main(given: list[str] | None = None) -> int:
     options = arguments(given)
     foreign = os.environ.get(ENV_FOREIGN, "")
-    parts = [part for part in PARTS if why_not(part, bool(foreign), options.all) is None]
+    parts = [part for part in PARTS if why_not(part, bool(foreign)) is None]
     if options.list:
-        report({}, {part.title: why_not(part, bool(foreign), options.all) for part in PARTS})
+        report({}, {part.title: why_not(part, bool(foreign)) for part in PARTS})
         return 0
     if not foreign and os.geteuid() != 0:
         print(f"NOT RUN: {'; '.join(part.title for part in PARTS)}", file=sys.stderr)
@@ -141,7 +136,7 @@ def main(given: list[str] | None = None) -> int:
     finally:
         if not foreign and not options.keep:
             cluster.down()
-    report(outcomes, {part.title: why_not(part, bool(foreign), options.all) or "no time" for part in PARTS})
+    report(outcomes, {part.title: why_not(part, bool(foreign)) or "no time" for part in PARTS})
     return 1 if Outcome.FAILED in outcomes.values() else 0
 
 

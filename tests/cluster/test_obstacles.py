@@ -128,6 +128,7 @@ def test_a_run_that_is_deleted_during_a_recovery_takes_everything_along(
 ) -> None:
     with training(operator, folder) as line:
         uid, health = line.witness.run_uid, Health(operator.installation)
+        label_records(line)
         until_recovering(line)
         line.api.delete(f"/apis/{GROUP}/{VERSION}/namespaces/{line.namespace}/{PLURAL}/scenario")
         until_gone(line, uid)
@@ -259,6 +260,15 @@ def causes(now: Moment) -> dict[str, int]:
 
 def counted(now: Moment) -> int:
     return sum(causes(now).values())
+
+
+def label_records(line: ClusterLine) -> None:
+    """As backup tools do, and the garbage collector when a run is deleted without its children."""
+    path = f"/apis/apps/v1/namespaces/{line.namespace}/controllerrevisions"
+    items = line.api.list(path)
+    assert len(items) >= 2
+    for item in items:
+        line.api.patch(f"{path}/{item['metadata']['name']}", {"metadata": {"labels": {"example.com/a": "b"}}})
 
 
 def until_recovering(line: ClusterLine) -> None:

@@ -274,6 +274,13 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
     ("spec/resources/perNode", {"cpu": 1}, "perNode.memory: required, but only cpu is given", "memory: 4Gi"),
     ("spec/resources/perNode/gpu", 1, "perNode.gpu: unknown resource 'gpu' (1)", "such as nvidia.com/gpu"),
     ("spec/resources/perNode/memory", "4Gib", "the string '4Gib' is not a quantity", "write it like 4Gi"),
+    ("spec/resources/perNode/memory", "2Pi", "2Pi is more than the maximum, 1Pi", "write what one node has"),
+    (
+        "spec/resources/perNode/cpu",
+        "1e30",
+        "1e30 is more than the maximum, 1000000",
+        "write what one node has",
+    ),
     ("spec/resources/perNode/memory", 4, "4 is less than the minimum, 64Mi", "did you mean 4Gi?"),
     (
         "spec/resources/perNode/cpu",

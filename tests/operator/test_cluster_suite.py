@@ -6,17 +6,17 @@ import pytest
 from tests.cluster import suite
 
 
-def listed(capsys: pytest.CaptureFixture[str], *given: str) -> dict[str, str]:
-    assert suite.main(["--list", *given]) == 0
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    assert suite.main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     return {title: said for said, _, title in (line.partition(": ") for line in lines)}
 
 
-def test_every_part_is_named_and_run_with_all(
+def test_every_part_is_named_and_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(suite.ENV_FOREIGN, raising=False)
-    told = listed(capsys, "--all")
+    told = listed(capsys)
     assert list(told) == [part.title for part in suite.PARTS]
     assert set(told.values()) == {"to run"}
 
@@ -25,7 +25,7 @@ def test_on_a_foreign_cluster_what_needs_its_machines_is_named_as_not_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(suite.ENV_FOREIGN, "kubeconfig")
-    told = listed(capsys, "--all")
+    told = listed(capsys)
     assert {title for title, said in told.items() if said == "to run"} == {
         part.title for part in suite.PARTS if part.anywhere
     }

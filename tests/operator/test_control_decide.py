@@ -94,6 +94,22 @@ def test_a_plan_is_frozen_in_a_revision():
     assert "demo-r1: data parallel only" in told(decision)
 
 
+def test_a_run_whose_revision_was_deleted_is_never_planned_anew():
+    began = with_status(
+        a_run().pod(0).pod(1).epoch(1), decide(a_run().pod(0).pod(1).epoch(1).observed(), NOW)
+    )
+    for records in (began, a_run().status_is(began.status)):  # its epochs are there, or are gone too
+        decision = decide(records.unplanned(PLAN).observed(), NOW)
+        assert kinds(decision) == ["WriteStatus", "EmitEvent"]
+        status = written(decision)
+        assert condition(status, "Stalled")["reason"] == "RevisionMissing"
+        assert "demo-r1" in condition(status, "Ready")["message"]
+        assert status["resolved"]["revision"] == "demo-r1"
+        again = decide(with_status(records.unplanned(PLAN), decision).observed(), NOW + 60)
+        assert "CreateRevision" not in kinds(again)
+        assert "DeletePod" not in kinds(again)
+
+
 def test_the_same_plan_gives_the_same_revision():
     first, second = (decide(a_run().unplanned(PLAN).observed(), at) for at in (NOW, NOW + 9))
     assert first.effects[0] == second.effects[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from tests.operator.control_builders import a_spec
 from tests.operator.kube_builders import (
@@ -19,6 +22,7 @@ from trainingrun.cluster.kubernetes import events, nodes, records, runs
 from trainingrun.cluster.kubernetes.objects import micro_time, seconds
 from trainingrun.cluster.kubernetes.settings import BadSetting, KubeSettings
 from trainingrun.ports import EventRecord
+from trainingrun.protocol import wire
 from trainingrun.protocol.records import Epoch, Revision
 from trainingrun.protocol.wire import WireError
 
@@ -91,6 +95,27 @@ def test_a_record_comes_back_from_the_cluster_as_it_was(record: Revision | Epoch
     assert records.from_object(type(record), item, RUN.uid) == record
 
 
+def test_a_record_is_text_which_nobody_writes_in_other_words_and_a_long_one_is_small() -> None:
+    short = records.to_object(revision_of(), RUN)["data"]
+    assert list(short) == [records.TEXT]
+    assert json.loads(short[records.TEXT]) == wire.to_json(revision_of())
+    rungs = tuple(replace(revision_of().rungs[0], nodes=nodes) for nodes in range(1, 4097))
+    long = replace(revision_of(), rungs=rungs, plan={"rungs": [wire.to_json(rung) for rung in rungs]})
+    item = records.to_object(long, RUN)
+    assert list(item["data"]) == [records.COMPRESSED]
+    assert len(item["data"][records.COMPRESSED]) < 512 * 1024  # etcd takes 1.5 MiB
+    assert records.from_object(Revision, item, RUN.uid) == long
+
+
+@pytest.mark.parametrize(
+    "data", [None, {}, {"record": "{"}, {"recordGzip": "%"}, {"recordGzip": "aGVsbG8="}, {"a": "{}"}]
+)
+def test_data_that_is_no_record_is_named(data: object) -> None:
+    item = records.to_object(revision_of(), RUN) | {"data": data}
+    with pytest.raises(WireError, match=r"ControllerRevision .*-r1: data: "):
+        records.from_object(Revision, item, RUN.uid)
+
+
 def test_a_record_of_another_owner_is_not_ours() -> None:
     item = records.to_object(epoch_of(7), RUN)
     item["metadata"]["ownerReferences"] = []
@@ -105,7 +130,9 @@ def test_a_copy_of_a_record_under_another_name_is_not_ours() -> None:
 
 def test_a_damaged_record_is_named() -> None:
     item = records.to_object(epoch_of(7), RUN)
-    del item["data"]["members"]
+    content = json.loads(item["data"][records.TEXT])
+    del content["members"]
+    item["data"] = {records.TEXT: json.dumps(content)}
     with pytest.raises(WireError, match=r"ControllerRevision demo-e7: data: \$\.members: missing"):
         records.from_object(Epoch, item, RUN.uid)
 

@@ -5,6 +5,7 @@ Snapshots in memory are switched off, so that every recovery takes the durable r
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -190,8 +191,7 @@ def test_storage_that_is_away_for_a_while_stops_nothing(calm: Told, tmp_path: Pa
 
     def story(line: Line) -> None:
         line.wait_for(lambda now: now.step and committed(location), "a checkpoint")
-        location.rename(aside)
-        location.write_text("no folder: every save fails")
+        put_away(location, aside)
         line.wait_for(told_of_failure, "word of a failed save")
         location.unlink()
         aside.rename(location)
@@ -200,6 +200,18 @@ def test_storage_that_is_away_for_a_while_stops_nothing(calm: Told, tmp_path: Pa
     assert after.triggers == [Trigger.STARTED]
     assert after.losses.furthest_from(calm.losses) == 0.0
     assert committed(location)[-1].startswith(f"step-{STEPS:08d}")
+
+
+def put_away(location: Path, aside: Path) -> None:
+    """Leaves a file in the folder's place: every save fails. One that begins just now may make the folder again."""
+    location.rename(aside)
+    for number in itertools.count():
+        try:
+            location.write_text("no folder")
+        except IsADirectoryError:
+            location.rename(aside.with_name(f"made-again-{number}"))
+        else:
+            return
 
 
 def told_of_failure(now: Moment) -> bool:

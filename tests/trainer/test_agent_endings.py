@@ -75,7 +75,7 @@ def test_under_a_kubelet_an_end_that_must_not_be_restarted_is_a_success_with_the
 def test_only_endings_that_must_not_be_restarted_look_like_success() -> None:
     codes = [*ExitCode, 137, 139]
     same = [int(code) for code in codes if process_exit_code(code, "OnFailure") == code]
-    assert same == [0, 1, 65, 137, 139]
+    assert same == [0, 1, 65, 67, 137, 139]
     assert all(process_exit_code(code, policy) == code for code in codes for policy in ("", "Never"))
 
 

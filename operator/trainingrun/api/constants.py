@@ -77,6 +77,7 @@ class Reason(StrEnum):
     NO_PROGRESS = "NoProgress"
     NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     LOCATION_IN_USE = "LocationInUse"  # the checkpoint location belongs to another run
+    REVISION_MISSING = "RevisionMissing"  # the frozen record of a run that has begun is gone
     REVISION_CONFLICT = "RevisionConflict"  # a record or pod of ours carries another run's identity
     CLAIM_MISSING = "ClaimMissing"  # a volume claim that the spec names is not there
     CLAIM_NOT_SHARED = "ClaimNotShared"  # it can be used by one node at a time only
@@ -161,6 +162,7 @@ class EventReason(StrEnum):
     NO_USABLE_CHECKPOINT = "NoUsableCheckpoint"
     MEMBERSHIP_UNREACHABLE = "MembershipUnreachable"
     WAITING_FOR_NODES = "WaitingForNodes"
+    REVISION_MISSING = "RevisionMissing"
     CLAIM_UNUSABLE = "ClaimUnusable"
     REFUSED = "Refused"  # a pod or a record
     IMAGE_ERROR = "ImageError"

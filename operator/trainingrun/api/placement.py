@@ -18,6 +18,7 @@ MOST_PROCESSES = 64
 
 _PLAIN_RESOURCES = ("cpu", "memory")
 _LEAST = {"cpu": ("1m", 0.001), "memory": ("64Mi", 64 * 2**20)}
+_MOST = {"cpu": ("1000000", 1e6), "memory": ("1Pi", 2**50)}  # above any node, and a number that JSON can hold
 
 
 class Scale(Block):
@@ -223,10 +224,14 @@ def _resource_problems(name: str, amount: str) -> Iterator[FieldError]:
         return
     value = parse_quantity(amount)
     if name in _LEAST:
-        least, least_value = _LEAST[name]
+        (least, least_value), (most, most_value) = _LEAST[name], _MOST[name]
         if value < least_value:
             yield FieldError(
                 path, amount, f"{amount} is less than the minimum, {least}", _more(name, amount, least)
+            )
+        if value > most_value:
+            yield FieldError(
+                path, amount, f"{amount} is more than the maximum, {most}", "write what one node has"
             )
     elif not 1 <= value <= MOST_PROCESSES or value != int(value):
         message = f"{amount} is not a whole number of accelerators from 1 to {MOST_PROCESSES}"

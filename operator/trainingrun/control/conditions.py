@@ -88,6 +88,8 @@ def _planned(observed: Observed) -> Wish:
     if observed.revision is not None:
         rungs = observed.revision.rungs
         return Wish("True", Reason.PLANNED, f"{rungs[0].nodes} to {rungs[-1].nodes} nodes")
+    if observed.lost_revision:
+        return Wish("Unknown", Reason.REVISION_MISSING)
     if observed.spec is None:
         return Wish("False", Reason.INVALID_SPEC, observed.spec_error)
     problem = claim_problem(observed)

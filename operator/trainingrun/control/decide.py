@@ -3,6 +3,7 @@
     1. A run that is gone or being deleted: nothing. Its children go with it.
     2. A run that is over: remove what still runs. Nothing is created any more and status stays as it is.
     3. No revision yet: refuse an invalid spec, wait for its claims, have it planned, freeze the plan in revision r1.
+       Never a second time: the revision of a run that has begun can only be put back.
     4. Fold the epoch records that are new into the counters, each once.
     5. Over now? The last words of a pod say that the run is finished or can never be; or a limit is spent.
     6. Seats: delete and create pods, so that each seat has one that can work. Not for a run that is over.
@@ -107,8 +108,8 @@ def _begin(observed: Observed, now: float, policy: Policy) -> Decision:
     effects: list[Effect] = []
     events: list[EventRecord] = []
     revisit_at: float | None = None
-    if claim_problem(observed) is not None:
-        revisit_at = now + policy.claim_seconds  # nobody tells of a claim that appears
+    if observed.lost_revision or claim_problem(observed) is not None:
+        revisit_at = now + policy.claim_seconds  # nobody tells of a claim or a record that appears
     elif observed.spec is not None and not observed.taken_revision:
         again = not_before(observed.refused_record, observed, policy)
         if observed.plan is None:

@@ -122,6 +122,16 @@ class Observed:
         return self.fresh[-1] if self.fresh else self.last
 
     @property
+    def lost_revision(self) -> str:
+        """Name of the revision with which the run began, when its record is gone. Nothing may take its place: what
+        trains would meet a spec and a plan that are not its own.
+        """
+        if self.revision is not None:
+            return ""
+        named = str((self.run.status.get("resolved") or {}).get("revision", ""))
+        return named or (self.epoch.revision if self.epoch is not None else "")
+
+    @property
     def pods(self) -> tuple[Pod, ...]:
         """All pods that are ours."""
         return tuple(pod for slot in sorted(self.seats) for pod in self.seats[slot].own)

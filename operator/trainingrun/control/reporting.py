@@ -70,6 +70,12 @@ def build_status(report: Report, now: float, policy: Policy) -> dict[str, Any]:
         }
         status["plan"] = plan_block(observed, observed.revision)
         status["membership"] = _membership(report, observed.revision)
+    elif observed.lost_revision:
+        # What it began with is known from here alone once its records are gone.
+        status["resolved"] = observed.run.status.get("resolved") or {
+            "revision": observed.lost_revision,
+            "planner": "unknown",
+        }
     progress = _progress(report, now)
     if progress is not None:
         status["progress"] = progress

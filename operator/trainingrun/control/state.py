@@ -69,6 +69,12 @@ def joining_nodes(observed: Observed) -> int:
 
 
 def _before_the_start(observed: Observed, now: float, policy: Policy) -> State:
+    if observed.lost_revision:
+        text = (
+            f"the record {observed.lost_revision}, with which this run began, was deleted: what trains goes on, and "
+            "nothing that fails is repaired; put the ControllerRevision back, or delete the run and apply it again"
+        )
+        return State(Reason.REVISION_MISSING, text, stuck=Reason.REVISION_MISSING)
     if observed.taken_revision:
         text = (
             f"the record {observed.taken_revision} belongs to another run; "

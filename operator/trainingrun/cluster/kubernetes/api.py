@@ -27,6 +27,7 @@ from trainingrun.ports import Conflict, Refused, Unavailable
 
 PAGE = 500  # objects in one page of a LIST
 JSON = "application/json"
+YAML = "application/yaml"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -131,7 +132,10 @@ class Api:
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST. Raises Conflict when the name is taken, and Refused."""
-        answer = self._ask("POST", path, body)
+        # Sent as YAML, which JSON is: the API server then writes free-form parts (data of a ControllerRevision) anew
+        # in its own way. Kept as they were sent, they differ from what it writes when anybody changes a label, and it
+        # refuses the label, because data never changes.
+        answer = self._ask("POST", path, body, YAML)
         if answer.status == 409 and answer.json().get("reason") == "Conflict":
             # Not the name: two creations raced for a quota, and this one may be tried again.
             raise Unavailable(str(answer.json().get("message")))
