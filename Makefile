@@ -36,7 +36,7 @@ test-fast:  ## unit, property and parity tests
 	@$(RUN) $$op -m pytest tests/operator && $$trainer -m pytest tests/trainer
 
 test-scenarios:  ## whole local lines of processes, with faults
-	@$(RUN) $$op -m pytest tests/scenarios
+	@$(RUN) $$op -m tests.second_try tests/scenarios
 
 test-cluster:  ## the scenarios and the cluster's own faults on a real Kubernetes of three nodes (needs root)
 	@$(RUN) $$op -m tests.cluster.suite $(ARGS)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, HarnessError
 from tests.cluster.session import ENV_KEEP
+from tests.second_try import Outcome, run_tests
 
-ROOT = Path(__file__).resolve().parents[2]
 ENV_FOREIGN = "TRAININGRUN_TEST_KUBECONFIG"
 HERE, SCENARIOS = "tests/cluster", "tests/scenarios"
 
@@ -60,35 +58,19 @@ PARTS = (
 )
 
 
-class Outcome(Enum):
-    PASSED = "passed"
-    FLAKY = "FLAKY: passed only at the second try"
-    FAILED = "FAILED"
-
-
 def why_not(part: Part, foreign: bool) -> str | None:
     """Why this part is not run; None when it is."""
     return "needs the test cluster" if foreign and not part.anywhere else None
 
 
 def run(part: Part, extra: list[str], cache: Path) -> Outcome:
-    """A part's failed tests get a second try, because the machines that run this are shared; it is never kept quiet."""
-    began = time.monotonic()
-    print(f"== {part.title}", flush=True)
     options = ["--line", part.line] if part.line else []
-    options += ["--durations=5", "-o", f"cache_dir={cache / part.files[0].replace('/', '.')}"]
-    command = [sys.executable, "-m", "pytest", *part.files, *options, *extra]
-
-    def passes(*more: str) -> bool:
-        done = subprocess.run([*command, *more], cwd=ROOT, env={**os.environ, ENV_KEEP: "1"}, check=False)
-        return done.returncode == 0
-
-    if passes():
-        outcome = Outcome.PASSED
-    else:
-        outcome = Outcome.FLAKY if passes("--last-failed") else Outcome.FAILED
-    print(f"== {part.title}: {outcome.value}, {time.monotonic() - began:.0f} s", flush=True)
-    return outcome
+    return run_tests(
+        part.title,
+        [*part.files, *options, *extra],
+        cache / part.files[0].replace("/", "."),
+        env={**os.environ, ENV_KEEP: "1"},
+    )
 
 
 def report(outcomes: Mapping[str, Outcome], reasons: Mapping[str, str | None]) -> None:

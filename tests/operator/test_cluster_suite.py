@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster import suite
+from tests.second_try import ROOT
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -33,6 +34,6 @@ def test_on_a_foreign_cluster_what_needs_its_machines_is_named_as_not_run(
 
 def test_every_file_of_a_part_is_there_and_every_cluster_test_is_in_a_part() -> None:
     named = {name for part in suite.PARTS for name in part.files}
-    there = {f"tests/cluster/{path.name}" for path in (suite.ROOT / "tests/cluster").glob("test_*.py")}
+    there = {f"tests/cluster/{path.name}" for path in (ROOT / "tests/cluster").glob("test_*.py")}
     assert there <= named
-    assert all((suite.ROOT / name).is_file() for name in named)
+    assert all((ROOT / name).is_file() for name in named)

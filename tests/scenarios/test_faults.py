@@ -160,17 +160,18 @@ def test_a_controller_killed_at_random_moments_changes_nothing(calm: Told, tmp_p
     dice = random.Random(4)
 
     def story(line: Line) -> None:
-        rank_killed = False
-        for _ in range(10):
+        rank_killed, killed = False, 0
+        while killed < 10 or not rank_killed:  # how soon the run trains is the machine's affair
             time.sleep(dice.uniform(0.1, 1.5))
             line.kill_controller()
+            killed += 1
             if not rank_killed and line.moment().step >= 1:  # as soon as it trains: nobody is there to see it
                 line.wait_for_step(20)
                 line.kill_rank(slot=1, local_rank=1)
                 rank_killed = True
             time.sleep(dice.uniform(0.0, 0.4))
             line.start_controller()
-        assert rank_killed
+            assert killed < 100, "the run never trains"
 
     after = told(tmp_path, story, steps=LONG)
     assert after.triggers == [Trigger.STARTED, Trigger.PROCESS_DIED]
