@@ -81,7 +81,9 @@ def a_state(step: int) -> TrainingState:
 def test_a_summary_says_when_the_epoch_first_stepped_and_the_median_step() -> None:
     reporter = Reporter(a_record(), total_steps=100)
     for number, seconds in enumerate((5.0, 0.2, 0.1, 0.1, 0.1)):
-        reporter.stepped(a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000, data_wait=seconds / 10)
+        reporter.stepped(
+            a_state(21 + number), at=1000.0 + number, seconds=seconds, tokens=1000, data_wait=seconds / 10
+        )
     summary = reporter.summary
     assert (summary.epoch, summary.first_step, summary.first_step_at) == (3, 21, 1000.0)
     assert (summary.last_step, summary.last_step_at, summary.tokens) == (25, 1004.0, 25_000)

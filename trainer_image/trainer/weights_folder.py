@@ -63,7 +63,9 @@ class WeightsFolder:
                 part: torch.Tensor = file.get_slice(name)[box] if box else file.get_tensor(name)
                 return part
         except (SafetensorError, OSError) as error:
-            raise self.refused(f"{stored.file.name}: {name} cannot be read: {error}", "copy it anew") from error
+            raise self.refused(
+                f"{stored.file.name}: {name} cannot be read: {error}", "copy it anew"
+            ) from error
 
     def fingerprint(self) -> str:
         """Another one, when the folder is another: of the config, and of each file's header, size and ends."""

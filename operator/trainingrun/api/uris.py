@@ -38,7 +38,9 @@ _PVC_FORM = "pvc://claim/path"
 _S3_FORM = "s3://bucket/prefix"
 _FIX_FOLDER = f"use file:///path or {_PVC_FORM}"
 _FIX_LOCATION = f"use file:///path, {_PVC_FORM} or {_S3_FORM}"
-_FIX_DATA = f"use file:///path, {_PVC_FORM}, s3://bucket/path, https://host/path or {' or '.join(STDLIB_URIS)}"
+_FIX_DATA = (
+    f"use file:///path, {_PVC_FORM}, s3://bucket/path, https://host/path or {' or '.join(STDLIB_URIS)}"
+)
 
 
 @dataclass(frozen=True)

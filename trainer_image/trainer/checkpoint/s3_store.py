@@ -95,7 +95,10 @@ class S3Store:
             with _as_os_errors():
                 file.close()
         except BaseException:
-            with suppress(OSError), _as_os_errors():  # what cannot be aborted now, the next save's sweep aborts
+            with (
+                suppress(OSError),
+                _as_os_errors(),
+            ):  # what cannot be aborted now, the next save's sweep aborts
                 file.discard()
             file.closed = True  # its destructor would complete the upload
             raise

@@ -44,9 +44,7 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
         model=model,
         source=read_source(spec["model"]),
         training=training,
-        data=read_data(
-            spec["data"], training.total_steps * training.global_batch * training.sequence_length
-        ),
+        data=read_data(spec["data"], training.total_steps * training.global_batch * training.sequence_length),
         checkpoint=read_checkpoint(spec["checkpoint"]),
         threads_per_process=max(
             1, int(cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))
