@@ -1,0 +1,56 @@
+"""The documents that all contestants train on: a token store for ours, and what is read from it for the others.
+
+Token ids are random, because speed does not depend on them; lengths are log-normal, because speed does on these.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.throughput.cases import Case
+from trainer.data.store import TokenStore
+from trainer.data.store_writer import StoreWriter
+
+TOKENS = 4_000_000
+
+
+def write_corpus(case: Case, folder: Path) -> None:
+    numbers, lengths = np.random.default_rng(1), random.Random(2)
+    middle = np.log(case.median_document)
+    longest = case.sequence_length if case.padded else 20 * case.sequence_length
+    with StoreWriter(folder, case.vocabulary, 0) as writer:
+        written = 0
+        while written < TOKENS:
+            length = min(longest, max(8, round(lengths.lognormvariate(middle, case.document_spread))))
+            writer.add(numbers.integers(1, case.vocabulary, length - 1).tolist())
+            written += length
+
+
+def blocks(case: Case, folder: Path) -> torch.Tensor:
+    """The stream of documents, cut at the sequence length, in rows; in memory, as int64."""
+    store = TokenStore.at(folder)
+    whole = store.tokens // case.sequence_length
+    stream = store.read(0, whole * case.sequence_length)
+    return torch.from_numpy(stream.astype(np.int64)).view(whole, case.sequence_length)
+
+
+def documents(folder: Path) -> list[torch.Tensor]:
+    store = TokenStore.at(folder)
+    bounds = [int(start) for starts in store.document_starts() for start in starts]
+    return [torch.from_numpy(store.read(at, end).astype(np.int64)) for at, end in _pairs(bounds)]
+
+
+def documents_a_step(case: Case, folder: Path) -> int:
+    """How many documents have the tokens of one full global batch, on average."""
+    lengths = [len(document) for document in documents(folder)]
+    return round(case.global_batch * case.sequence_length * len(lengths) / sum(lengths))
+
+
+def _pairs(bounds: list[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours; a shard ends where the next begins, which is no document."""
+    return ((at, end) for at, end in zip(bounds, bounds[1:], strict=False) if end > at)
