@@ -121,7 +121,6 @@ VALUES: dict[str, frozenset[str]] = {
     "spec.data.sources[].format": frozenset({"Messages", "Pairs"}),
     "spec.data.validation[].format": frozenset({"Messages", "Pairs"}),
     "spec.training.precision": frozenset({"FP8"}),
-    "spec.training.optimizer.name": frozenset({"AdamW8bit"}),
     "spec.parallelism.engine": frozenset({"DeepSpeed"}),
     "spec.recovery.limits[].cause": frozenset({"Hang"}),
 }
