@@ -276,6 +276,12 @@ def test_orthogonalising_costs_time_on_every_rank() -> None:
             "spec.training.overrides.attention",
             "context 2 gathers keys and values for Sdpa",
         ),
+        (
+            {"overrides": {"attention": "Flash"}},
+            {},
+            "spec.training.overrides.attention",
+            "flash-attn computes on accelerators, and this version of the trainer on CPUs",
+        ),
     ],
 )
 def test_what_is_not_exact_under_an_axis_is_refused_before_anything_starts(
