@@ -240,7 +240,7 @@ def test_an_accelerator_is_faster_in_half_precision() -> None:
     assert rates[1] > 10 * rates[0]
 
 
-def test_orthogonalising_costs_time_on_every_rank() -> None:
+def test_orthogonalising_costs_time_on_every_rank_and_so_does_rounding() -> None:
     def optimizer_seconds(name: str) -> float:
         return predict(
             LLAMA_3_8B,
@@ -253,6 +253,7 @@ def test_orthogonalising_costs_time_on_every_rank() -> None:
         ).optimizer
 
     assert optimizer_seconds("Muon") > 2 * optimizer_seconds("AdamW")
+    assert optimizer_seconds("AdamW8bit") == pytest.approx(25 / 7 * optimizer_seconds("AdamW"))
 
 
 @pytest.mark.parametrize(

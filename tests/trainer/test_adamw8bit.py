@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.trainer import layouts, numerics, parity
-from tests.trainer.cuts import scalars
+from tests.trainer.cuts import Cut, scalars
 from tests.trainer.test_core_config import a_spec, rung_refusal
 from tests.trainer.worlds import run_world
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from trainer.checkpoint import durable
-from trainer.checkpoint.restore import from_durable
+from trainer.checkpoint.restore import from_durable, from_snapshots
+from trainer.checkpoint.snapshot import SnapshotWriter, files_of
 from trainer.config import OptimizerConfig, check_rung, read_config
 from trainer.errors import ConfigError
 from trainer.mesh import build_axes
@@ -283,7 +285,9 @@ def uncut() -> dict[str, torch.Tensor]:
 def run_cuts(
     rank: int, cuts: list[dict[str, int]], location: Path, restored: dict[str, int] | None
 ) -> list[dict[str, torch.Tensor]]:
-    """After every step at each cut; halfway each saves, and with `restored` goes on from that at this other cut."""
+    """What is there in the end at each cut; with `restored`, what went on halfway from a checkpoint and from a snapshot
+    at this other cut.
+    """
     found = []
     for number, axes in enumerate(cuts, start=1):
         optimizer = Optimizer(cut_parameters(rank, SHAPES, axes), CONFIG)
@@ -293,11 +297,27 @@ def run_cuts(
         name = durable.save(
             where, step=2, epoch=1, tensors=tensors_of(optimizer), scalars=scalars(2), **options
         )
-        if restored is not None:
+        if restored is None:
+            found.append(updated(optimizer, range(3, STEPS + 1)))
+            continue
+        memory = write_snapshot(rank, axes, optimizer, location / f"memory-{number}")
+        for read in (
+            lambda into, where=where, name=name: from_durable(where, name, into),
+            lambda into, memory=memory: from_snapshots(files_of(memory, 1, 2), 1, 2, into),
+        ):
             optimizer = Optimizer(cut_parameters(rank, SHAPES, restored), CONFIG)
-            optimizer.updates = from_durable(where, name, tensors_of(optimizer))["updates"]
-        found.append(updated(optimizer, range(3, STEPS + 1)))
+            optimizer.updates = read(tensors_of(optimizer))["updates"]
+            found.append(updated(optimizer, range(3, STEPS + 1)))
     return found
+
+
+def write_snapshot(rank: int, axes_of: dict[str, int], optimizer: Optimizer, folder: Path) -> Path:
+    cut = Cut(**axes_of)
+    tensors, piece = tensors_of(optimizer), cut.piece(rank)
+    writer = SnapshotWriter(folder, epoch=1, local_rank=rank, layout=cut.layout, piece=piece, tensors=tensors)
+    writer.write(2, scalars(2))
+    dist.barrier()
+    return folder
 
 
 def assert_same_bits(found: dict[str, torch.Tensor]) -> None:
@@ -331,10 +351,17 @@ def test_one_process_goes_on_from_what_two_have_saved(tmp_path: Path) -> None:
     assert_same_bits(updated(optimizer, range(3, STEPS + 1)))
 
 
-@pytest.mark.parametrize("axes", [{"tensor": 2}, {"shard": 2, "tensor": 2}], ids=str)
-def test_the_trainers_own_layouts_agree(axes: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("axes", "family", "shape"),
+    [
+        ({"shard": 2, "tensor": 2}, "llama", WIDE),
+        ({"tensor": 2}, "gpt2", {"hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 1}),
+    ],
+    ids=["llama", "gpt2"],
+)
+def test_the_trainers_own_layouts_agree(axes: dict[str, int], family: str, shape: dict[str, int]) -> None:
     """With its own gradients, which differ in the last digits; in FP64 those move no number over a border."""
-    setting = {"precision": "FP64", "model": parity.tiny_model(**WIDE)}
+    setting = {"precision": "FP64", "model": parity.tiny_model(family, **shape)}
     (expected,) = train(**setting)
     for seen in train(layouts.a_rung(**axes), **setting):
         assert max(abs(a - b) for a, b in zip(seen.losses, expected.losses, strict=True)) < 1e-9

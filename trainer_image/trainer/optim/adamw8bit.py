@@ -3,10 +3,10 @@
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
     p <- (1 - lr wd) p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + epsilon)
 
-The moments are widened to the weights' precision, renewed, used as they are, and only then rounded. As bitsandbytes
-does it, what is most sensitive keeps its moments in full: norms, biases, embeddings (a tied head is one), and tensors
-of fewer than 4096 elements. Rounding to the nearest code has one weakness, here as there: an element that shrinks by
-less than half of a code's width keeps its code until its block's largest element grows.
+The moments are widened to the weights' precision, renewed, used as they are, and only then rounded. What is most
+sensitive keeps full moments: embeddings (a tied head is one) and tensors of fewer than 4096 elements, as transformers
+asks it of bitsandbytes, and norms and biases of any size. Rounding to the nearest code has one weakness, here as there:
+an element that shrinks by less than half of a code's width keeps its code until its block's largest element grows.
 
 Every operation rounds once, so cutting a row anywhere changes no bit: torch's fused AdamW does not promise that. A
 cut between rows never splits a block, one along the rows must fall between blocks, and is refused elsewhere.
