@@ -43,6 +43,8 @@ class Rung:
     context: int = 1
     sequence_parallel: bool = False  # tensor ranks share the tokens of what is not cut by heads
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
+    engine: str = "Native"  # Native | DeepSpeed: what trains
+    zero_stage: int = 0  # DeepSpeed only: 1 | 2 | 3
 
     @property
     def data(self) -> int:
