@@ -32,8 +32,9 @@ def calm_story(line: Line) -> None:
 
 
 def waits_for_its_node(now: Moment) -> bool:
+    told = "does not go on with fewer"
     return any(
-        item["type"] == "Ready" and item["reason"] == "WaitingForNodes" and "does not go on with fewer" in item["message"]
+        item["type"] == "Ready" and item["reason"] == "WaitingForNodes" and told in item["message"]
         for item in now.status.get("conditions") or []
     )
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+NATIVE = "Native"  # the engine that everything but `Rung.engine` is about, unless said otherwise
+
 STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2, "ZBV": 2}
 """Pipeline schedules, and how many stages each rank of a pipeline then computes."""
 
@@ -43,7 +45,7 @@ class Rung:
     context: int = 1
     sequence_parallel: bool = False  # tensor ranks share the tokens of what is not cut by heads
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
-    engine: str = "Native"  # Native | DeepSpeed: what trains
+    engine: str = NATIVE  # Native | DeepSpeed: what trains
     zero_stage: int = 0  # DeepSpeed only: 1 | 2 | 3
 
     @property

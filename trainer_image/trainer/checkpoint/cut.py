@@ -13,9 +13,7 @@ from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.snapshot_format import snapshot_name
 from trainer.checkpoint.store import Place
 from trainer.errors import ConfigError
-from trainingrun.protocol.records import Epoch, RestoreSource, Rung
-
-NATIVE = "Native"
+from trainingrun.protocol.records import NATIVE, Epoch, RestoreSource, Rung
 
 
 def check_cut(record: Epoch, location: Place) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from trainer.config.training import TrainingConfig
 from trainer.errors import ConfigError
+from trainingrun.protocol.records import NATIVE
 
-NATIVE, DEEPSPEED = "Native", "DeepSpeed"
+DEEPSPEED = "DeepSpeed"
 ENGINES = (NATIVE, DEEPSPEED)
 OFFLOADS = ("None", "Optimizer", "OptimizerAndParameters")
 STAGES = (1, 2, 3)
