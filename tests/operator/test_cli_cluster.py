@@ -62,7 +62,7 @@ def test_describe_tells_state_size_plan_progress_and_goodput() -> None:
     for part in (
         "Training: 2 of 2 nodes",
         "2 of 2 nodes train; minNodes 1, maxNodes 2",
-        "tensor 1 x shard 2 x replicate 2 x pipeline 1 = 4 processes",
+        "tensor 1 x shard 2 x pipeline 1 x replicate 2 = 4 processes",
         "micro-batch 4 x 2; 390 ms a step, 410 ms predicted",
         "memory 812 MiB of 2.0 GiB a process",
         "2 copies of the state: 1 node may be lost",

@@ -68,7 +68,7 @@ def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     assert result.exit_code == CliExit.OK
     text = result.stdout
     assert text.startswith(
-        "pretrain-stdlib on 1 node: tensor 1 x shard 2 x replicate 1 x pipeline 1 = 2 processes"
+        "pretrain-stdlib on 1 node: tensor 1 x shard 2 x pipeline 1 x replicate 1 = 2 processes"
     )
     assert "data parallelism alone fits" in text
     assert "reserved" in text

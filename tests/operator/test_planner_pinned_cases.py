@@ -86,8 +86,8 @@ def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_larg
     one, two = path.rungs
     assert axes(one) == (2, 1, 1, 1)
     assert axes(two) == (2, 2, 1, 1)
-    # Pipeline is the slowest axis: on two nodes each holds one stage, so no node holds a copy.
-    assert (one.rung.state_copies, two.rung.state_copies) == (1, 1)
+    # Replicate is the slowest axis: each node holds both stages, and so a copy.
+    assert (one.rung.state_copies, two.rung.state_copies) == (1, 2)
     # The last stage is the fullest: one layer (64*10*16 + 3*64*128 + 128), norm and head, and the logits.
     own = 34_944 + 64 + 4096 * 64
     # 6*64 + 4*4*16 + 4*128 + 4 + 64 + 2 = 1222 elements a token; one micro-batch in flight.

@@ -41,9 +41,8 @@ class Cut:
         return (self.pipeline, self.shard, self.tensor)
 
     def piece(self, rank: int) -> tuple[int, int, int]:
-        within = rank % (self.replicate * self.shard * self.tensor)
-        pipeline = rank // (self.replicate * self.shard * self.tensor)
-        return (pipeline, within // self.tensor % self.shard, within % self.tensor)
+        block, tensor = divmod(rank, self.tensor)
+        return (block // self.shard % self.pipeline, block % self.shard, tensor)
 
 
 class Layer(nn.Module):
@@ -67,8 +66,8 @@ def state(rank: int, cut: Cut) -> dict[str, torch.Tensor]:
     layers = {str(number): Layer() for number in range(here * per_stage, (here + 1) * per_stage)}
     stage = nn.ModuleDict(layers)
     if cut != Cut():
-        shape = (cut.pipeline, cut.replicate, cut.shard, cut.tensor)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
+        shape = (cut.replicate, cut.pipeline, cut.shard, cut.tensor)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "pipeline", "shard", "tensor"))
         for layer in layers.values():
             if cut.tensor > 1:
                 parallelize_module(

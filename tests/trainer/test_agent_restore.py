@@ -46,6 +46,18 @@ def test_a_node_needs_the_pieces_of_its_own_ranks_when_the_layout_is_the_same() 
     ]
 
 
+def test_ranks_that_share_sequences_hold_the_same_and_copies_follow_each_other() -> None:
+    """As `trainer.mesh.coordinates` has it."""
+    rung = replace(a_rung(nodes=4, processes=4, replicate=2, shard=1, tensor=2), pipeline=2, context=2)
+    assert [pieces.piece_of(rank, rung) for rank in range(8)] == [
+        *[(0, 0, 0), (0, 0, 1)] * 2,
+        *[(1, 0, 0), (1, 0, 1)] * 2,
+    ]
+    assert [pieces.piece_of(rank + 8, rung) for rank in range(8)] == [
+        pieces.piece_of(rank, rung) for rank in range(8)
+    ]
+
+
 def test_a_node_needs_all_pieces_when_the_layout_changes() -> None:
     assert pieces.needed(an_epoch(a_rung(nodes=1, replicate=1), (1, 4, 1)), 0) == pieces.all_pieces((1, 4, 1))
 

@@ -1,6 +1,6 @@
 """The axes of an epoch's world, as process groups and as a device mesh.
 
-Ranks are laid out as `Rung` says: tensor varies fastest, then context, shard, replicate, and pipeline slowest. Axes
+Ranks are laid out as `Rung` says: tensor varies fastest, then context, shard, pipeline, and replicate slowest. Axes
 of degree 1 get no group and no mesh dimension: each group costs a round of connections at every start of the
 ranks.
 """
@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainingrun.protocol.records import Rung
 
-AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+AXES = ("replicate", "pipeline", "shard", "context", "tensor")
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def coordinates(rank: int, degrees: dict[str, int]) -> dict[str, int]:
 def build_axes(rung: Rung, rank: int) -> Axes:
     """Collective over the default process group, unless the world is a single rank."""
     degrees = {
-        "pipeline": rung.pipeline,
         "replicate": rung.replicate,
+        "pipeline": rung.pipeline,
         "shard": rung.shard,
         "context": rung.context,
         "tensor": rung.tensor,
@@ -139,6 +139,6 @@ def end_group(axes: Axes) -> dist.ProcessGroup | None:
         return None
     if last == 1:
         return axes.group("pipeline")
-    apart = axes.world // axes.degree("pipeline")
-    within = axes.rank % apart
-    return dist.new_group([within, last * apart + within], use_local_synchronization=True)
+    apart = axes.degree("shard") * axes.degree("context") * axes.degree("tensor")
+    first = axes.rank - axes.index["pipeline"] * apart
+    return dist.new_group([first, first + last * apart], use_local_synchronization=True)

@@ -97,7 +97,7 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     if not plan:
         return []
     axes = plan["axes"]
-    inner = (axes.get(axis, 1) for axis in ("shard", "replicate", "pipeline", "context"))
+    inner = (axes.get(axis, 1) for axis in ("shard", "pipeline", "replicate", "context"))
     mesh = mesh_equation(axes["tensor"], *inner)
     padding = plan.get("paddingPermille", 0)
     padded = f", {padding / 10:.1f} % padding" if padding else ""

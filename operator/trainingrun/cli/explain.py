@@ -36,7 +36,7 @@ def explanation(
 ) -> str:
     rung = planned.rung
     training = replace(training, activation_checkpointing=rung.activation_checkpointing)  # as it was chosen
-    mesh = mesh_equation(rung.tensor, rung.shard, rung.replicate, rung.pipeline, rung.context)
+    mesh = mesh_equation(rung.tensor, rung.shard, rung.pipeline, rung.replicate, rung.context)
     heading = f"{name} on {counted(rung.nodes, 'node')}: {mesh}; {human_count(path.parameters)} parameters"
     return "\n".join(
         [
@@ -55,11 +55,11 @@ def explanation(
     )
 
 
-def mesh_equation(tensor: int, shard: int, replicate: int, pipeline: int, context: int = 1) -> str:
+def mesh_equation(tensor: int, shard: int, pipeline: int, replicate: int, context: int = 1) -> str:
     """The axes of the mesh, the fastest first, and their product. Context only where there is more than one."""
     world = tensor * context * shard * replicate * pipeline
     inner = f"tensor {tensor} x " + (f"context {context} x " if context > 1 else "")
-    return f"{inner}shard {shard} x replicate {replicate} x pipeline {pipeline} = {world} processes"
+    return f"{inner}shard {shard} x pipeline {pipeline} x replicate {replicate} = {world} processes"
 
 
 def _memory(planned: PlannedRung, inventory: Inventory) -> list[str]:

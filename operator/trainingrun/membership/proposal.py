@@ -159,7 +159,7 @@ class Proposer:
             self.waiting_for = too_few(scene, revision)
             effects.append(Note(f"drops the proposal of epoch {scene.lineage.epoch + 1}: {self.waiting_for}"))
             return
-        members = choose_members(scene.ready, scene.current, rung.nodes)
+        members = choose_members(scene.ready, scene.current, rung)
         late = [seat for seat in members if self._is_late(proposal, seat, now, scene)]
         if late:
             self._leave_out(late, proposal, scene, now, wall, effects)

@@ -1,9 +1,18 @@
 """Where the ranks of a rung sit: which piece of the state each holds, on which node, and how many whole
 copies there are.
 
-Ranks are ordered as `protocol.records.Rung` says: pipeline slowest, then replicate, shard, context, tensor fastest;
+Ranks are ordered as `protocol.records.Rung` says: replicate slowest, then pipeline, shard, context, tensor fastest;
 node i runs ranks i*processes .. (i+1)*processes - 1. Pure; called by the search, which must never promise a
 copy that is not there.
+
+Why replicate and not pipeline is the slowest axis. Where a copy fits in a node, or in whole nodes, each node or run
+of nodes then has a copy of its own: a lost node takes one copy, the others keep every piece and their ranks their
+places. With pipeline slowest, the copies of a stage would share nodes, and losing one would lose that stage.
+As for time, a node's link carries each step about 2 x 4 bytes x weights of the node where replicas are on other nodes,
+and 2 x bytes x tokens x hidden size where the next stage is. A copy within a node has the first and not the second:
+faster for many tokens a step, slower for few tokens of a large model, where pipeline slowest could sum up within a
+node. A copy that spans nodes has both in either order. So the order is chosen for survival, its price is what `time`
+counts, and whoever has slow links can pin fewer stages.
 """
 
 from __future__ import annotations
@@ -84,8 +93,7 @@ def pieces_by_node(cut: Cut, replicate: int, processes: int) -> list[set[tuple[i
     for rank in range(world):
         rest, tensor = divmod(rank, cut.tensor)
         rest, shard = divmod(rest // cut.context, cut.shard)
-        pipeline = rest // replicate
-        nodes[rank // processes].add((pipeline, shard, tensor))
+        nodes[rank // processes].add((rest % cut.pipeline, shard, tensor))
     return nodes
 
 
@@ -93,20 +101,20 @@ def state_copies(cut: Cut, replicate: int, processes: int) -> int:
     """How many nodes hold the least-held piece: any (copies - 1) nodes can vanish and every piece is still
     held.
 
-    Counted block by block, which equals counting over ranks: the ranks of a stage replica are contiguous.
+    Copies of whole nodes are each on nodes of their own; nodes of whole copies each hold everything. Only where copies
+    begin and end amid nodes, pieces are counted one by one.
     """
-    block = cut.block
-    fewest = math.inf
-    for stage in range(cut.pipeline):
-        first = stage * replicate * block
-        if block >= processes:
-            # A block fills whole nodes, so each of its pieces is on one node in each replica.
-            holders = replicate
-        else:
-            starts = range(first, first + replicate * block, block)
-            holders = len({start // processes for start in starts})
-        fewest = min(fewest, holders)
-    return int(fewest)
+    copy = cut.processes
+    if copy % processes == 0:
+        return replicate
+    if processes % copy == 0:
+        return -(-replicate * copy // processes)
+    # The ranks of a context group hold the same, and may be on two nodes here.
+    holders: dict[tuple[int, int], set[int]] = {}
+    for rank in range(replicate * copy):
+        block, tensor = divmod(rank % copy, cut.tensor)
+        holders.setdefault((block // cut.context, tensor), set()).add(rank // processes)
+    return min(len(nodes) for nodes in holders.values())
 
 
 def group(stride: int, size: int, processes: int) -> Group:

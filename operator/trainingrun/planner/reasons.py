@@ -81,13 +81,15 @@ def usable_text(node: NodeShape) -> str:
     return f"{human_bytes(limit - margin_bytes(node))} (limit {human_bytes(limit)})"
 
 
-def of_sharding(cut: Cut, replicate: int, node: NodeShape, units: int) -> str:
+def of_sharding(cut: Cut, replicate: int, units: int) -> str:
     name = f"shard {cut.shard}, replicate {replicate}"
     if cut.zero:
         return f"{name}: ZeRO cuts the state by all processes, so the run keeps its size"
     if cut.pipeline > 1:
-        return f"{name}: pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
-    if units == 1 and cut.block == node.processes:
+        stages = f"pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
+        where = "each node holds a whole copy" if units == 1 else f"a copy takes {units} nodes"
+        return f"{name}: {stages}; {where} of the state"
+    if units == 1:
         if cut.shard == 1:
             return f"{name}: each node holds a whole copy of the state"
         return f"{name}: sharded inside a node, so that each node holds a whole copy of the state"

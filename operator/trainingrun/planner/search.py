@@ -157,7 +157,7 @@ def _rung(
     )
     copies = state_copies(cut, replicate, node.processes)
     why = (
-        reasons.of_sharding(cut, replicate, node, candidate.units),
+        reasons.of_sharding(cut, replicate, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
         reasons.of_copies(copies, used),
         *reasons.of_activations(training),

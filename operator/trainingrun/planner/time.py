@@ -93,7 +93,7 @@ def predict(
     tensor_seconds = (4 * layers + 2) * _all_reduce(hidden, tensor_group, node)
     transfer = 0.0
     if cut.pipeline > 1:
-        stage_group = group(replicate * cut.block, cut.pipeline, node.processes)
+        stage_group = group(cut.block, cut.pipeline, node.processes)
         transfer = 2 * (cut.stages // cut.pipeline) * _transfer(hidden, stage_group, node)
     # Keys and values are gathered forward, and their gradients scattered backward, in each layer.
     keys = 2 * size * tokens * cut.context * model.key_value_heads * model.head_dim / cut.tensor
@@ -151,7 +151,7 @@ def _data_parallel(
     moving = rings * _ring(volume, shard_group, node, messages=fullest.layers + 1)
     if node.device != "cpu":
         moving = max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
-    replicas = group(cut.block, replicate, node.processes)
+    replicas = group(cut.processes, replicate, node.processes)
     summed = _all_reduce(whole / cut.shard, replicas, node)
     summed += _all_reduce(whole / cut.shard, group(cut.tensor, cut.context, node.processes), node)
     return moving + summed
@@ -183,11 +183,11 @@ def _all_reduce(payload: float, members: Group, node: NodeShape) -> float:
 
 
 def _transfer(payload: float, stages: Group, node: NodeShape) -> float:
-    """One hidden state from a stage to the next; where stages cross nodes, all of a node's ranks send at
+    """One hidden state from a stage to the next; where stages cross nodes, all ranks of a node's last stage send at
     once.
     """
     if stages.crosses_nodes:
-        return payload * node.processes / node.link_bytes_per_second + CROSS_HOP_SECONDS
+        return payload * stages.rings_per_node / node.link_bytes_per_second + CROSS_HOP_SECONDS
     return payload / node.local_link_bytes_per_second + LOCAL_HOP_SECONDS
 
 

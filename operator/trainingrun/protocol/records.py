@@ -20,9 +20,11 @@ STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2, "ZBV": 2}
 class Rung:
     """How `nodes` machines train: one entry of a plan's path over sizes.
 
-    world = pipeline x replicate x shard x context x tensor = nodes x processes per node, in this order of ranks:
-    tensor varies fastest, then context, shard, replicate, and pipeline slowest. Data parallel degree =
-    replicate x shard. The ranks of a context group read the same sequences, and compute a part of each.
+    world = replicate x pipeline x shard x context x tensor = nodes x processes per node, in this order of ranks:
+    tensor varies fastest, then context, shard, pipeline, and replicate slowest. So the ranks of a copy of the state
+    follow each other, and copies lie on different nodes wherever one fits on fewer nodes than there are. Data
+    parallel degree = replicate x shard. The ranks of a context group read the same sequences, and compute a part of
+    each.
     Every global batch is `replicate*shard` data ranks x `accumulation` micro-batches x `micro_batch` sequences, of
     which the last `padding_sequences` weigh nothing.
     """

@@ -13,10 +13,10 @@ Piece = tuple[int, int, int]
 
 
 def piece_of(rank: int, rung: Rung) -> Piece:
-    """Ranks run tensor fastest, then shard, then replicate, then pipeline."""
+    """Ranks run tensor fastest, then context, shard, pipeline, replicate."""
     rest, tensor = divmod(rank, rung.tensor)
-    rest, shard = divmod(rest, rung.shard)
-    return (rest // rung.replicate, shard, tensor)
+    rest, shard = divmod(rest // rung.context, rung.shard)
+    return (rest % rung.pipeline, shard, tensor)
 
 
 def all_pieces(layout: tuple[int, int, int]) -> frozenset[Piece]:
