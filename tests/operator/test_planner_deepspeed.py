@@ -96,11 +96,11 @@ def test_the_lowest_stage_that_fits_is_taken_and_a_pinned_one_is_kept() -> None:
 
 def test_when_nothing_fits_the_advice_does() -> None:
     with pytest.raises(NothingFits) as refused:
-        planned(zero(global_batch_sequences=64), memory=GIB // 2, model=a_large_model())
+        planned(zero(global_batch_sequences=64), memory=GIB, model=a_large_model())
     words = refused.value.message
     nodes = int(words.split("minNodes and maxNodes ")[1].split(",")[0].split()[0])
     assert nodes > 2
-    path = planned(zero(global_batch_sequences=64), memory=GIB // 2, nodes=nodes, model=a_large_model())
+    path = planned(zero(global_batch_sequences=64), memory=GIB, nodes=nodes, model=a_large_model())
     assert path.rungs[0].rung.nodes == nodes
 
 
