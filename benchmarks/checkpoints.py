@@ -1,5 +1,5 @@
 """What saving costs: `make bench-checkpoints`. Ours beside `torch.save` of the whole state and torch's own dcp, in the
-same run: how long a step is kept waiting, and how long until the checkpoint is on disk. Ends with 1 when a bar is missed.
+same run: how long a step is kept waiting, and how long until it is on disk. Ends with 1 when a bar is missed.
 
 Pairs alternate, and medians are told, because the disk of a shared machine is not the same from one second to the next;
 `dd` and the speed of sha256 stand beside for scale. One process: several of them would measure the scheduler. Ours has
