@@ -12,6 +12,57 @@ from trainingrun.protocol.records import Rung
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Feed-forwards of which each token passes a few."""
+
+    count: int
+    per_token: int
+    intermediate_size: int  # of one expert
+    shared_intermediate_size: int = 0  # of the shared experts that every token passes, all together
+    shared_gate: bool = (
+        False  # a token's share of the shared experts is learned: one weight for each hidden element
+    )
+    leading_dense_layers: int = 0  # the first layers have a dense feed-forward instead
+    every: int = 1  # after those, one layer in so many has experts, the last of each group
+    router_bias: bool = False  # as a parameter
+    bias: bool = False  # of the experts' matrices
+    latent_size: int = 0  # experts work on projections of the hidden state to this size; 0: on itself
+
+    def layers(self, of: int) -> int:
+        """How many of the first `of` layers have experts."""
+        return max(0, of - self.leading_dense_layers) // self.every
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Keys, values (and queries) come from small common projections: multi-head latent attention."""
+
+    query_rank: int  # 0: queries have a full matrix
+    key_value_rank: int
+    rotary_dim: int  # of a head's queries and keys; the keys' are common to all heads
+    nope_dim: int  # of a head's queries and keys
+    value_dim: int
+
+    @property
+    def query_dim(self) -> int:
+        return self.rotary_dim + self.nope_dim
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Each of a model's layers is one of these, not attention and feed-forward together."""
+
+    attention_layers: int
+    feed_forward_layers: int  # of experts, where the model has them
+    state_layers: int  # Mamba 2
+    state_heads: int
+    state_head_dim: int
+    state_size: int
+    groups: int
+    kernel: int = 4
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """A decoder, as its transformers config gives it. The defaults are those of the Llama family."""
 
@@ -32,6 +83,22 @@ class ModelShape:
     feed_forward_bias: bool = False
     norm_bias: bool = False
     head_norms: bool = False  # queries and keys are normalised, each head with the same weights
+    norms: int = (
+        2  # of a layer: 1 where attention and feed-forward share it, 4 where outputs are normalised too
+    )
+    norm_weights: bool = True
+    projection_norms: bool = False  # queries and keys are normalised, all heads together
+    positions: int = -1  # rows of the learned positions; -1: max_position_embeddings unless `rotary`
+    embedding_norm: bool = False  # embeddings are normalised before the first layer
+    final_norm: bool = True
+    head_bias: bool = False  # of the logits
+    sinks: bool = False  # one logit for each head that stands for no token
+    sliding_window: int = 0  # tokens that attention looks back in `sliding_layers`; 0: all
+    sliding_layers: int = 0
+    prediction_layers: int = 0  # more layers that predict later tokens, in training only
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    hybrid: Hybrid | None = None
 
 
 @dataclass(frozen=True)

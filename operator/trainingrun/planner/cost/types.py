@@ -58,6 +58,7 @@ class Layout:
     recompute: Recompute = Recompute.NONE
     offload_optimizer: bool = False  # to the host
     offload_weights: bool = False
+    stage_layers: tuple[int, ...] = ()  # of each pipeline rank, where they are not even
 
     @property
     def world(self) -> int:
@@ -102,6 +103,7 @@ class Framework:
     flash_attention: bool = True
     overlaps_data: bool = True  # gathers and scatters of data ranks hide behind compute
     overlaps_tensor: bool = False
+    padded_vocabulary: int = 0  # the vocabulary is rounded up to a multiple of this x tensor; 0: it is not
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class Step:
     data: float
     optimizer: float
     other: float  # launching, data, what the framework adds
-    model_flops: float  # of the whole step, without recomputation; attention causal or whole as `flops_rule` says
+    model_flops: (
+        float  # of the whole step, without recomputation; attention causal or whole as `flops_rule` says
+    )
     flops_rule: str
 
     @property

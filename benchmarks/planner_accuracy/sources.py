@@ -1,0 +1,82 @@
+"""What a source of measurements means by its columns: which framework ran, what its memory figure is, which FLOPs
+its rates count. From the sources' own descriptions; the first pattern that matches a source's name decides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """`memory`: "allocated" is torch's peak in GiB, "device" what nvidia-smi says in GB, context included.
+    `rank`: which rank was looked at. `flops`: the rule that its rates follow, see `flops.py`.
+    """
+
+    framework: str
+    memory: str = "allocated"
+    rank: str = "fullest"
+    flops: str = "model, whole attention"
+    gradient_bytes: float = 4  # where weights are in half precision
+    precision: str = "bf16"  # where a row does not say
+    recompute: str = "none"  # where a row does not say
+    sequence: int = 2048  # where a row does not say
+    per_micro_batch: bool = False  # its times are of one micro-batch, not of a step
+
+
+# Rates of these count the recomputed forward pass too.
+HARDWARE = "hardware, whole attention"
+CAUSAL = "model, causal attention"
+
+SOURCES: tuple[tuple[str, Source], ...] = (
+    (r"megatron-lm ci", Source("megatron", rank="last")),
+    (r"megatron-bridge", Source("megatron-bridge", flops=CAUSAL)),
+    (r"simumax", Source("megatron", flops=CAUSAL)),
+    (r"kwai", Source("megatron-kwai")),
+    (r"get_training_info", Source("megatron-2023")),
+    (r"mbridge", Source("megatron-bridge", sequence=4096)),
+    (r"nemo automodel", Source("automodel", flops=CAUSAL)),
+    (r"nemo|dgxc", Source("nemo")),
+    (r"long-seq support", Source("megatron-deepspeed", flops=HARDWARE, recompute="full", precision="fp16")),
+    (r"bloom", Source("megatron-deepspeed", memory="device", flops=HARDWARE, gradient_bytes=2)),
+    (
+        r"tr3m|tr8",
+        Source("megatron-deepspeed", memory="device", flops="parameters", gradient_bytes=2, precision="fp16"),
+    ),
+    (
+        r"gpt2 experiments",
+        Source("megatron-deepspeed", memory="device", flops="parameters", gradient_bytes=2, precision="fp16"),
+    ),
+    (r"sailor", Source("sailor", gradient_bytes=2, precision="fp16")),
+    (r"vtrain", Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16")),
+    (r"sc'?21|narayanan", Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16")),
+    (
+        r"megatron-lm images|tables\.tex",
+        Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16"),
+    ),
+    (r"megatron", Source("megatron")),
+    (r"llm-foundry|mosaic", Source("llm-foundry")),
+    (r"internevo|internlm", Source("internevo", memory="device", flops=HARDWARE, gradient_bytes=2)),
+    (r"litgpt", Source("litgpt", gradient_bytes=2, per_micro_batch=True)),
+    (r"torchtune", Source("torchtune", gradient_bytes=2)),
+    (r"torchtitan", Source("torchtitan", flops="model, whole attention")),
+    (r"fms-fsdp", Source("fms-fsdp", gradient_bytes=2, sequence=4096)),
+    (r"jax|pax|maxtext", Source("jax")),
+    (r"colossal", Source("colossalai", gradient_bytes=2)),
+    (r"xtuner", Source("xtuner", gradient_bytes=2, recompute="full")),
+    (r"peft", Source("transformers", gradient_bytes=2, sequence=512)),
+    (r"primus", Source("primus", flops=CAUSAL)),
+    (r"deepspeed", Source("deepspeed", gradient_bytes=2)),
+    (r"oom issue", Source("transformers", gradient_bytes=2)),
+)
+_MATCHERS = tuple((re.compile(pattern), source) for pattern, source in SOURCES)
+UNKNOWN = Source("megatron")
+
+
+def source_of(name: str) -> tuple[Source, bool]:
+    """The source, and whether it is known."""
+    for matcher, source in _MATCHERS:
+        if matcher.search(name.lower()):
+            return source, True
+    return UNKNOWN, False
