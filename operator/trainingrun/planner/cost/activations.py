@@ -1,0 +1,176 @@
+"""Bytes that a layer keeps between its forward and its backward pass, for one micro-batch on one rank.
+
+Per token, in bytes of the activations' format (2 for bfloat16) times
+
+    norms       2 h each: its input, and its output, which the next products need     whole, or cut by sequence parallelism
+    attention   a d (queries) + 2 k d (keys, values) + a d (output)                    cut by tensor
+    scores      without flash attention 5 a s bytes: softmax, dropout's mask, what is left; 2 a s without dropout
+    feed-forward   gate, up and their product: 3 f; without a gate 2 f                 cut by tensor
+    dropout     a byte for each hidden element and each of two masks                   as norms
+
+Flash attention keeps four bytes a head and token more. Recomputation drops what can be computed from the layer's input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from trainingrun.planner.cost.types import Framework, Recompute, Workload
+from trainingrun.planner.models import counts
+from trainingrun.planner.types import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes a token, of one layer."""
+
+    dense: float  # with a dense feed-forward
+    experts: float  # with experts
+    input: float  # of the layer: all that full recomputation keeps
+
+
+@lru_cache(maxsize=65536)
+def kept(
+    model: ModelShape,
+    framework_name: str,
+    coefficients: tuple[tuple[str, float], ...],
+    size: float,
+    tensor: int,
+    context: int,
+    expert_tensor: int,
+    sequence: int,
+    sequence_parallel: bool,
+    dropout: bool,
+    flash: bool,
+    recompute: Recompute,
+) -> Kept:
+    given = dict(coefficients)
+    hidden = model.hidden_size
+    whole = tensor if sequence_parallel else 1
+    selective = recompute is Recompute.SELECTIVE
+    norm = 2 * size * hidden / whole  # a norm's input and output
+    if selective and given.get("memory_selective_norms"):
+        norm /= 2
+    count = 2 if model.hybrid is None else 1
+    norms = count * norm + (model.norms - 2) * size * hidden / whole if model.norms > 2 else count * norm
+    masks = 2 * hidden / whole if dropout else 0.0
+    attending = _attention(model, size, tensor, sequence, context, dropout, flash, selective)
+    wide = 3 if model.gated else 2
+    drops = selective and given.get("memory_selective_activation")
+    inner = (wide - 1 if drops else wide) * size
+    feeding = inner * model.intermediate_size / tensor
+    routed = _routed(model, size, tensor, expert_tensor, inner, given, whole)
+    factor = given.get("memory_activation_factor", 1.0)
+    if model.hybrid is not None:
+        hybrid = model.hybrid
+        channels = hybrid.state_heads * hybrid.state_head_dim
+        state = size * (5 * channels + 4 * hybrid.groups * hybrid.state_size) / tensor
+        each = hybrid.attention_layers * attending + hybrid.state_layers * state
+        each += hybrid.feed_forward_layers * (routed if model.experts else feeding)
+        mixed = factor * (norms + each / model.layers)
+        return Kept(mixed, mixed, size * hidden / whole)
+    base = norms + masks + attending
+    return Kept(factor * (base + feeding), factor * (base + routed), size * hidden / whole)
+
+
+def _attention(
+    model: ModelShape,
+    size: float,
+    tensor: int,
+    sequence: int,
+    context: int,
+    dropout: bool,
+    flash: bool,
+    selective: bool,
+) -> float:
+    heads = model.attention_heads / tensor
+    if model.latent is not None:
+        latent = model.latent
+        elements = heads * (2 * latent.query_dim + 2 * latent.value_dim)
+        elements += 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rotary_dim
+    else:
+        keys = max(1.0, model.key_value_heads / tensor) * model.head_dim
+        elements = 2 * heads * model.head_dim + 2 * keys
+        if model.head_norms:
+            elements += heads * model.head_dim + keys
+    held = size * elements
+    if flash or selective:
+        return held + 4 * heads
+    return held + heads * sequence / context * ((2 * size + 1) if dropout else size)
+
+
+def _routed(
+    model: ModelShape,
+    size: float,
+    tensor: int,
+    expert_tensor: int,
+    inner: float,
+    given: dict[str, float],
+    whole: int,
+) -> float:
+    experts = model.experts
+    if experts is None:
+        return 0.0
+    outside = experts.latent_size or model.hidden_size
+    balance = given.get("memory_expert_imbalance", 1.0)
+    copies = given.get("memory_expert_inputs", 2.0)
+    # Tokens that experts get are spread over the tensor ranks too, unless those cut experts.
+    each = copies * size * outside + inner * experts.intermediate_size / expert_tensor
+    held = experts.per_token * balance * each * expert_tensor / tensor
+    held += 4 * experts.count / whole
+    return held + inner * experts.shared_intermediate_size / tensor
+
+
+def layer_kept(work: Workload) -> Kept:
+    layout, framework = work.layout, work.framework
+    return kept(
+        work.model,
+        framework.name,
+        _frozen(framework),
+        work.numerics.activations,
+        layout.tensor,
+        layout.context,
+        layout.expert_tensor,
+        work.sequence_length,
+        layout.sequence_parallel,
+        work.dropout,
+        framework.flash_attention,
+        layout.recompute,
+    )
+
+
+_FROZEN: dict[int, tuple[Framework, tuple[tuple[str, float], ...]]] = {}
+
+
+def _frozen(framework: Framework) -> tuple[tuple[str, float], ...]:
+    """Its coefficients as a key; kept by identity, as they are asked for with each configuration."""
+    found = _FROZEN.get(id(framework))
+    if found is not None and found[0] is framework:
+        return found[1]
+    items = tuple(sorted(framework.coefficients.items()))
+    if len(_FROZEN) > 4096:
+        _FROZEN.clear()
+    _FROZEN[id(framework)] = (framework, items)
+    return items
+
+
+def stage_bytes(work: Workload, begin: int, end: int, in_flight: float, tokens: float) -> float:
+    """Kept by the layers `begin` to `end`, of which `in_flight` (times micro-batches) are held."""
+    layers = end - begin
+    if not layers:
+        return 0.0
+    each, model = layer_kept(work), work.model
+    if work.layout.recompute is Recompute.FULL:
+        with_experts = model.experts is not None and model.experts.layers(end) > model.experts.layers(begin)
+        again = each.experts if with_experts else each.dense
+        return tokens * (in_flight * each.input + again)
+    sparse = model.experts.layers(end) - model.experts.layers(begin) if model.experts else 0
+    if model.hybrid is not None:
+        sparse = 0
+    mean = ((layers - sparse) * each.dense + sparse * each.experts) / layers
+    return tokens * in_flight * mean
+
+
+def head_rows(work: Workload) -> int:
+    return counts.vocabulary_rows(work.model, work.layout.tensor, work.framework.padded_vocabulary)

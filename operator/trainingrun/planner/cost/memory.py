@@ -1,0 +1,122 @@
+"""Peak memory of the ranks of a configuration, by part. Formulas of shapes; what differs between frameworks is a
+coefficient (`memory_…`, see `frameworks`). Pure, and cheap enough for a search.
+
+    bills = peak_memory(workload)       # ranks that may be the fullest
+    bill = fullest(bills)
+
+The fullest is an end of the pipeline: the first stage holds the most micro-batches, the last has head and logits; with
+experts also the second, as the first layers may be dense. A rank is fullest at one of two moments: at the loss, with the logits and
+their copies, or amid the backward pass, with the gradient of a matrix beside the matrix.
+"""
+
+from __future__ import annotations
+
+from trainingrun.planner.cost.activations import head_rows, stage_bytes
+from trainingrun.planner.cost.inflight import layers_in_flight, stage_range
+from trainingrun.planner.cost.states import Parameters, head_rank, stage_parameters, states
+from trainingrun.planner.cost.types import Bill, Recompute, Sharding, Workload
+
+MIB = float(1 << 20)
+GIB = float(1 << 30)
+
+
+def peak_memory(work: Workload) -> tuple[Bill, ...]:
+    layout = work.layout
+    ranks = {0, head_rank(layout)}
+    if work.model.experts is not None and layout.pipeline > 2:
+        ranks.add(1)
+    return tuple(rank_bill(work, rank) for rank in sorted(ranks))
+
+
+def fullest(bills: tuple[Bill, ...]) -> Bill:
+    return max(bills, key=lambda bill: bill.total)
+
+
+def last(bills: tuple[Bill, ...]) -> Bill:
+    """Of the rank that has the head."""
+    return bills[-1]
+
+
+def rank_bill(work: Workload, rank: int) -> Bill:
+    """The bill of the ranks of pipeline stage `rank`."""
+    layout, given = work.layout, work.framework.coefficients
+    parameters = stage_parameters(work, rank)
+    held = states(work, parameters)
+    begin, end = stage_range(work.model.layers, layout.pipeline, layout.stage_layers, rank)
+    tokens = layout.micro_batch * work.sequence_length / layout.context
+    group = int(given.get("memory_micro_batch_group", 0))
+    flying = layers_in_flight(layout, end - begin, rank, group)
+    activations = stage_bytes(work, begin, end, flying, tokens)
+    size, hidden = work.numerics.activations, work.model.hidden_size
+    whole = layout.tensor if layout.sequence_parallel else 1
+    with_head = rank == head_rank(layout)
+    logits = 0.0
+    if rank == 0:
+        micro_batches = flying / max(1, end - begin)
+        activations += tokens * hidden / whole * micro_batches * (1 if work.dropout else 0)
+    if with_head:
+        activations += given.get("memory_end", 6.0) * tokens * hidden / whole
+        if work.model.prediction_layers and layout.recompute is not Recompute.FULL:
+            activations += work.model.prediction_layers * stage_bytes(work, end - 1, end, 1, tokens)
+        logits = _logits(work, tokens)
+    buffers = _buffers(work, parameters, tokens) + held.gathered
+    allocated = held.weights + held.gradients + held.optimizer + activations + logits + buffers
+    return Bill(
+        rank=_name(rank, layout.pipeline),
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer,
+        activations=activations,
+        logits=logits,
+        buffers=buffers,
+        context=given.get("memory_context_gib", 1.5) * GIB,
+        slack=given.get("memory_slack_share", 0.04) * allocated,
+        host=held.host,
+    )
+
+
+def _name(rank: int, pipeline: int) -> str:
+    if pipeline == 1:
+        return "each rank"
+    if rank == 0:
+        return "first stage"
+    return "last stage" if rank == pipeline - 1 else f"stage {rank}"
+
+
+def _logits(work: Workload, tokens: float) -> float:
+    given = work.framework.coefficients
+    if work.framework.fused_loss:
+        each = given.get("memory_fused_logit", 4.1)
+    else:
+        each = given.get("memory_logit", work.numerics.activations + 4)
+    heads = 1 + (work.model.prediction_layers if given.get("memory_logits_of_all_heads") else 0)
+    return each * tokens * head_rows(work) * heads
+
+
+def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
+    """Libraries' workspaces, hidden states on their way, and the gradient of the largest matrix before it is added."""
+    given, layout = work.framework.coefficients, work.layout
+    total = workspaces(work)
+    if layout.pipeline > 1:
+        whole = layout.tensor if layout.sequence_parallel else 1
+        sent = tokens * work.model.hidden_size * work.numerics.activations / whole
+        total += given.get("memory_in_transit", 2.0) * sent
+    total += given.get("memory_gradient", 0.0) * parameters.largest
+    if layout.sharding in (Sharding.GRADIENTS, Sharding.WEIGHTS) and not work.numerics.adapters:
+        layer = max(parameters.layer, parameters.root)
+        total += given.get("memory_layer_gradient", work.numerics.gradients) * layer
+    if given.get("memory_local") and not work.framework.flash_attention:
+        heads = work.model.attention_heads / layout.tensor
+        total += work.numerics.activations * heads * tokens * work.sequence_length
+    return total
+
+
+def workspaces(work: Workload) -> float:
+    """Of matrix libraries: one for each thread that starts products, larger on newer accelerators."""
+    given = work.framework.coefficients
+    modern = "fp8" in work.machine.peak_flops
+    each = given.get("memory_workspace_mib", 32.0 if modern else 8.125) * MIB
+    total = given.get("memory_workspaces", 2.0) * each
+    if given.get("memory_engine"):
+        total += (32.0 if modern else 4.0) * MIB
+    return total
