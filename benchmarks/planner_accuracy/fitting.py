@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-HUBER = 0.08  # residuals beyond count linearly
+HUBER = 0.15  # residuals beyond count linearly
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ enough raises RowError.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +51,14 @@ class Reading:
     def complete(self) -> bool:
         return not self.workload.assumed
 
+    @property
+    def timed(self) -> Workload:
+        """What its times are of: sequences of the usual length."""
+        if self.source.length == 1.0:
+            return self.workload
+        length = max(1, round(self.workload.sequence_length * self.source.length))
+        return replace(self.workload, sequence_length=length)
+
 
 def read_row(row: Row) -> Reading:
     """Raises RowError."""
@@ -70,6 +79,8 @@ def read_row(row: Row) -> Reading:
     kind = framework(source.framework)
     if test is not None:
         kind = test.framework(kind)
+        if row["model"].endswith("_1node"):
+            kind = replace(kind, name="megatron-one-node")
     elif source.framework == "megatron-deepspeed" and row.get("seq_parallel") == "yes":
         kind = replace(kind, flash_attention=True)
     try:
@@ -251,10 +262,13 @@ def _layout(
         tensor = max(1, gpus // (pipeline * context * (data or 1)))
         assumed.append("tp")
     data = max(1, gpus // (tensor * pipeline * context))
-    batch, micro, accumulation = _batch(row, data, assumed)
+    batch, micro, accumulation = _batch(row, data, source.batch, assumed)
     if (data * micro * accumulation) != batch:
         accumulation = max(1, -(-batch // (data * micro)))
     expert = _whole(row, "ep") or 1
+    if source.framework == "automodel" and model.experts is not None and expert == 1:
+        expert = math.gcd(gpus, model.experts.count)  # its tables leave a dash where all ranks share out the experts
+        assumed.append("ep")
     expert_tensor = tensor
     if test is not None and test.expert_tensor is not None:
         expert_tensor = test.expert_tensor
@@ -266,8 +280,10 @@ def _layout(
         layers = stage_layers(test, model.layers, pipeline, virtual)
     elif pipeline > 1 and model.layers % pipeline:
         layers = _uneven(model.layers, pipeline)
-    sharding, shard = _sharding(row, source, data, context)
-    text = row.get("zero_stage_or_fsdp", "").lower() + row["model"].lower()
+    sharding, shard = _sharding(row, data, context)
+    if test is not None:
+        shard = max(1, shard // int(test.arguments.get("num-distributed-optimizer-instances", 1)))
+    text = row.get("zero_stage_or_fsdp", "").lower() + (row["model"].lower() if test is None else "")
     return (
         Layout(
             tensor=tensor,
@@ -292,9 +308,10 @@ def _layout(
     )
 
 
-def _batch(row: Row, data: int, assumed: list[str]) -> tuple[int, int, int]:
-    """Global batch, micro-batch and accumulation, each from the other two where it is not given."""
+def _batch(row: Row, data: int, usual: int | None, assumed: list[str]) -> tuple[int, int, int]:
+    """Global batch, micro-batch and accumulation, each from the other two where it is not given; `usual`: the source's."""
     batch, micro, steps = _whole(row, "global_batch"), _whole(row, "micro_batch"), _whole(row, "grad_accum")
+    batch = batch or (usual if steps is None else None)
     if micro is None:
         if batch is not None and steps is not None:
             micro = max(1, batch // (data * steps))
@@ -320,7 +337,7 @@ def _uneven(layers: int, pipeline: int) -> tuple[int, ...]:
     return tuple(each + (1 if rank < rest else 0) for rank in range(pipeline))
 
 
-def _sharding(row: Row, source: Source, data: int, context: int) -> tuple[Sharding, int]:
+def _sharding(row: Row, data: int, context: int) -> tuple[Sharding, int]:
     text = row.get("zero_stage_or_fsdp", "").lower()
     everybody = data * context
     found = re.search(r"\((?:group )?(\d+)\)", text)

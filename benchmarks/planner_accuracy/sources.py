@@ -23,6 +23,8 @@ class Source:
     recompute: str = "none"  # where a row does not say
     sequence: int = 2048  # where a row does not say
     per_micro_batch: bool = False  # its times are of one micro-batch, not of a step
+    batch: int | None = None  # sequences of the global batch, where a row does not say
+    length: float = 1.0  # its times are of examples that are shorter than seq_len, by this much on average
 
 
 # Rates of these count the recomputed forward pass too.
@@ -41,8 +43,19 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"long-seq support", Source("megatron-deepspeed", flops=HARDWARE, recompute="full", precision="fp16")),
     (r"bloom", Source("megatron-deepspeed", memory="device", flops=HARDWARE, gradient_bytes=2)),
     (
-        r"tr3m|tr8",
+        r"tr3m",
         Source("megatron-deepspeed", memory="device", flops="parameters", gradient_bytes=2, precision="fp16"),
+    ),
+    (
+        r"tr8",
+        Source(
+            "megatron-deepspeed",
+            memory="device",
+            flops="parameters",
+            gradient_bytes=2,
+            precision="fp16",
+            batch=2048,
+        ),
     ),
     (
         r"gpt2 experiments",
@@ -58,7 +71,7 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"megatron", Source("megatron")),
     (r"llm-foundry|mosaic", Source("llm-foundry")),
     (r"internevo|internlm", Source("internevo", memory="device", flops=HARDWARE, gradient_bytes=2)),
-    (r"litgpt", Source("litgpt", gradient_bytes=2, per_micro_batch=True)),
+    (r"litgpt", Source("litgpt", gradient_bytes=2, per_micro_batch=True, length=0.15)),
     (r"torchtune", Source("torchtune", gradient_bytes=2)),
     (r"torchtitan", Source("torchtitan", flops="model, whole attention")),
     (r"fms-fsdp", Source("fms-fsdp", gradient_bytes=2, sequence=4096)),

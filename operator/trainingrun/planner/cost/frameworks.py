@@ -13,6 +13,8 @@ _FRAMEWORKS: dict[str, Framework] = {
     for framework in (
         Framework("native", {}),
         Framework("megatron", {}),
+        # Its tests on one node of four accelerators: micro-batches wait for a host that has few cores.
+        Framework("megatron-one-node", {}),
         Framework("megatron-bridge", {}, fused_loss=True),
         Framework("nemo", {}, fused_loss=True),
         Framework("megatron-kwai", {}),

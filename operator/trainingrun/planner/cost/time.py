@@ -17,7 +17,7 @@ from trainingrun.planner.cost.compute import flops_per_token, shapes
 from trainingrun.planner.cost.data_parallel import between_steps
 from trainingrun.planner.cost.pipeline import seconds as pipeline_seconds
 from trainingrun.planner.cost.rates import rates
-from trainingrun.planner.cost.types import Recompute, Step, Workload
+from trainingrun.planner.cost.types import Recompute, Sharding, Step, Workload
 
 _BACKWARD_ATTENTION = 2.5  # of the forward pass: scores are computed again, and five products instead of two
 _SHARPNESS = 4.0  # of the change from what the accelerator to what the host takes
@@ -56,6 +56,9 @@ def step_time(work: Workload) -> Step:
                 c["cast_bytes"] * (local * sums.expert_weights + routed * sums.expert_through) / memory
             )
     layers = product * passes
+    if work.numerics.weights < 1.0:  # quantised weights are widened before each use
+        held = sums.weights + (experts.count / layout.expert * sums.expert_weights if experts else 0.0)
+        layers += c["widen_bytes"] * held / memory * passes
 
     # Attention: half of the square with flash attention, all of it and its scores without.
     causal = 0.5 * sequence
@@ -116,6 +119,10 @@ def step_time(work: Workload) -> Step:
         starts += c["start_tensor"] * sums.layers
     if context > 1:
         starts += c["start_context"] * sums.attention_layers
+    if work.numerics.adapters:
+        starts += c["start_adapters"] * sums.layers
+    if layout.sharding is Sharding.WEIGHTS:
+        starts += c["start_shards"] * sums.layers
     if experts is not None:
         one_by_one = local if framework.coefficients.get("memory_experts_one_by_one") else 1.0
         starts += (c["start_experts"] + c["start_expert"] * one_by_one) * sums.expert_layers
