@@ -19,6 +19,7 @@ GPT2_VOCABULARY = 50257
 class MegatronTest:
     """Beyond the columns of a row. `model`: fields of `ModelShape`."""
 
+    name: str
     model: dict[str, Any]
     expert_tensor: int | None  # None: as tensor
     dropout: bool
@@ -28,10 +29,33 @@ class MegatronTest:
         """The implementation that the arguments choose."""
         given = self.arguments
         coefficients = dict(base.coefficients)
-        if given.get("transformer-impl") == "local":
+        local = given.get("transformer-impl") == "local"
+        if local:
             coefficients["memory_local"] = 1.0
-        if given.get("moe-grouped-gemm") != "true":
-            coefficients["memory_experts_one_by_one"] = 1.0
+        if not local or "_te_" in self.name.replace("uninstall_te", ""):
+            coefficients["memory_engine"] = 1.0
+        if "CUBLAS_WORKSPACE_CONFIG" in given:
+            coefficients["memory_workspace_mib"] = 32.0
+        if "microbatch-group-size-per-virtual-pipeline-stage" in given:
+            group = float(given["microbatch-group-size-per-virtual-pipeline-stage"])
+            coefficients["memory_micro_batch_group"] = group
+        if given.get("moe-grouped-gemm") == "true":
+            coefficients["memory_grouped_products"] = 1.0
+        modules = given.get("recompute-modules", "core_attn")
+        for word, name in (
+            ("layernorm", "memory_selective_norms"),
+            ("act", "memory_selective_activation"),
+            ("mlp", "memory_selective_feed_forward"),
+            ("mla_up_proj", "memory_selective_latent"),
+        ):
+            if word in modules.replace("core_attn", ""):
+                coefficients[name] = 1.0
+        if "core_attn" not in modules:
+            coefficients["memory_selective_keeps_scores"] = 1.0
+        if given.get("cross-entropy-fusion-impl", "native") == "native":
+            coefficients["memory_fused_logit"] = 10.0
+        if given.get("defer-embedding-wgrad-compute") == "true":
+            coefficients["memory_logit"] = 6.0 + 2.0 * float(given.get("wgrad-deferral-limit", 0))
         if given.get("fine-grained-activation-offloading") == "true":
             coefficients["memory_offloads_activations"] = 1.0
         multiple = int(given.get("make-vocab-size-divisible-by", 128))
@@ -52,6 +76,7 @@ def megatron_test(name: str, heads: int, hidden: int, layers: int) -> MegatronTe
     if given is None:
         given = _from_name(name)
     return MegatronTest(
+        name=name,
         model=_model(given, heads, hidden, layers),
         expert_tensor=int(given["expert-tensor-parallel-size"])
         if "expert-tensor-parallel-size" in given

@@ -19,94 +19,27 @@ from pathlib import Path
 FILE = Path(__file__).with_name("megatron_recipes.json")
 TESTS = "tests/functional_tests/test_cases"
 SKIPPED = re.compile(r"inference|grpo|converter|^bert/|^t5/|^multimodal|^mimo/|^common/|bert-|t5-")
-KEPT = [
-    "account-for-embedding-in-pipeline-split",
-    "account-for-loss-in-pipeline-split",
-    "attention-backend",
-    "attention-dropout",
-    "cross-entropy-fusion-impl",
-    "cross-entropy-loss-fusion",
-    "data-parallel-sharding-strategy",
-    "decoder-first-pipeline-num-layers",
-    "decoder-last-pipeline-num-layers",
-    "defer-embedding-wgrad-compute",
-    "delay-wgrad-compute",
-    "disable-bias-linear",
-    "exp-avg-dtype",
-    "exp-avg-sq-dtype",
-    "expert-tensor-parallel-size",
-    "experimental-attention-variant",
-    "ffn-hidden-size",
-    "fine-grained-activation-offloading",
-    "first-last-layers-bf16",
-    "fp8-format",
-    "fp8-param-gather",
-    "fp8-recipe",
-    "grad-reduce-in-bf16",
-    "hidden-dropout",
-    "hybrid-layer-pattern",
-    "hybrid-override-pattern",
-    "kv-channels",
-    "kv-lora-rank",
-    "linear-attention-freq",
-    "linear-key-head-dim",
-    "linear-num-key-heads",
-    "linear-num-value-heads",
-    "linear-value-head-dim",
-    "main-grads-dtype",
-    "main-params-dtype",
-    "make-vocab-size-divisible-by",
-    "mamba-head-dim",
-    "mamba-num-groups",
-    "mamba-num-heads",
-    "mamba-state-dim",
-    "max-position-embeddings",
-    "moe-ffn-hidden-size",
-    "moe-grouped-gemm",
-    "moe-latent-size",
-    "moe-layer-freq",
-    "moe-router-topk",
-    "moe-shared-expert-intermediate-size",
-    "moe-shared-expert-gate",
-    "moe-token-dispatcher-type",
-    "mtp-num-layers",
-    "multi-latent-attention",
-    "no-gradient-accumulation-fusion",
-    "normalization",
-    "num-distributed-optimizer-instances",
-    "num-experts",
-    "num-query-groups",
-    "optimizer",
-    "overlap-grad-reduce",
-    "overlap-moe-expert-parallel-comm",
-    "overlap-param-gather",
-    "padded-vocab-size",
-    "pipeline-model-parallel-layout",
-    "position-embedding-type",
-    "q-lora-rank",
-    "qk-head-dim",
-    "qk-layernorm",
-    "qk-pos-emb-head-dim",
-    "recompute-granularity",
-    "recompute-modules",
-    "squared-relu",
-    "swiglu",
-    "tokenizer-type",
-    "tp-comm-overlap",
-    "transformer-impl",
-    "untie-embeddings-and-output-weights",
-    "use-flash-attn",
-    "use-megatron-fsdp",
-    "use-torch-fsdp2",
-    "v-head-dim",
-    "vocab-size",
-    "window-size",
-    "fp16",
-    "window-attn-skip-freq",
-    "cuda-graph-impl",
-    "quick-geglu",
-    "offload-modules",
-]
+_KEPT = """
+CUBLAS_WORKSPACE_CONFIG account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
+attention-backend attention-dropout cross-entropy-fusion-impl cross-entropy-loss-fusion cuda-graph-impl
+data-parallel-sharding-strategy decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers
+defer-embedding-wgrad-compute delay-wgrad-compute disable-bias-linear exp-avg-dtype exp-avg-sq-dtype
+experimental-attention-variant expert-tensor-parallel-size ffn-hidden-size fine-grained-activation-offloading
+first-last-layers-bf16 fp16 fp8-format fp8-param-gather fp8-recipe grad-reduce-in-bf16 hidden-dropout
+hybrid-layer-pattern hybrid-override-pattern kv-channels kv-lora-rank linear-attention-freq linear-key-head-dim
+linear-num-key-heads linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype
+make-vocab-size-divisible-by mamba-head-dim mamba-num-groups mamba-num-heads mamba-state-dim
+max-position-embeddings microbatch-group-size-per-virtual-pipeline-stage moe-ffn-hidden-size moe-grouped-gemm
+moe-latent-size moe-layer-freq moe-permute-fusion moe-router-topk moe-shared-expert-gate
+moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers multi-latent-attention
+no-gradient-accumulation-fusion normalization num-distributed-optimizer-instances num-experts num-query-groups
+offload-modules optimizer overlap-grad-reduce overlap-moe-expert-parallel-comm overlap-param-gather
+padded-vocab-size pipeline-model-parallel-layout position-embedding-type q-lora-rank qk-head-dim qk-layernorm
+qk-pos-emb-head-dim quick-geglu recompute-granularity recompute-modules squared-relu swiglu tokenizer-type
+tp-comm-overlap transformer-impl untie-embeddings-and-output-weights use-flash-attn use-megatron-fsdp
+use-torch-fsdp2 v-head-dim vocab-size wgrad-deferral-limit window-attn-skip-freq window-size
+"""
+KEPT = frozenset(_KEPT.split())
 
 
 @cache
@@ -124,7 +57,7 @@ def recipe(name: str) -> dict[str, str] | None:
 def _arguments(text: str) -> dict[str, str]:
     found = {}
     for line in text.splitlines():
-        match = re.match(r"\s*--([\w-]+):\s*(.*?)\s*(#.*)?$", line)
+        match = re.match(r"\s*(?:--)?([\w-]+):\s*(.*?)\s*(#.*)?$", line)
         if match and match.group(1) in KEPT:
             found[match.group(1)] = match.group(2).strip("\"'")
     return found

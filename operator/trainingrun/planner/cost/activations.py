@@ -38,6 +38,7 @@ def kept(
     size: float,
     tensor: int,
     context: int,
+    expert: int,
     expert_tensor: int,
     sequence: int,
     sequence_parallel: bool,
@@ -55,13 +56,16 @@ def kept(
     count = 2 if model.hybrid is None else 1
     norms = count * norm + (model.norms - 2) * size * hidden / whole if model.norms > 2 else count * norm
     masks = 2 * hidden / whole if dropout else 0.0
-    attending = _attention(model, size, tensor, sequence, context, dropout, flash, selective)
+    no_scores = flash or (selective and not given.get("memory_selective_keeps_scores"))
+    attending = _attention(model, size, tensor, sequence, context, dropout, no_scores)
     wide = 3 if model.gated else 2
     drops = selective and given.get("memory_selective_activation")
     inner = (wide - 1 if drops else wide) * size
     feeding = inner * model.intermediate_size / tensor
-    routed = _routed(model, size, tensor, expert_tensor, inner, given, whole)
+    routed = _routed(model, size, tensor, expert, expert_tensor, inner, given, whole)
     factor = given.get("memory_activation_factor", 1.0)
+    if given.get("memory_offloads_activations"):
+        factor *= 0.48  # what large modules keep goes to the host
     if model.hybrid is not None:
         hybrid = model.hybrid
         channels = hybrid.state_heads * hybrid.state_head_dim
@@ -81,8 +85,7 @@ def _attention(
     sequence: int,
     context: int,
     dropout: bool,
-    flash: bool,
-    selective: bool,
+    no_scores: bool,
 ) -> float:
     heads = model.attention_heads / tensor
     if model.latent is not None:
@@ -94,8 +97,10 @@ def _attention(
         elements = 2 * heads * model.head_dim + 2 * keys
         if model.head_norms:
             elements += heads * model.head_dim + keys
+        if context > 1:
+            elements += 2 * keys  # as other ranks sent them
     held = size * elements
-    if flash or selective:
+    if no_scores:
         return held + 4 * heads
     return held + heads * sequence / context * ((2 * size + 1) if dropout else size)
 
@@ -104,6 +109,7 @@ def _routed(
     model: ModelShape,
     size: float,
     tensor: int,
+    expert: int,
     expert_tensor: int,
     inner: float,
     given: dict[str, float],
@@ -113,12 +119,12 @@ def _routed(
     if experts is None:
         return 0.0
     outside = experts.latent_size or model.hidden_size
-    balance = given.get("memory_expert_imbalance", 1.0)
+    balance = 1.0 + given.get("memory_expert_imbalance", 0.05) * (expert - 1)
     copies = given.get("memory_expert_inputs", 2.0)
     # Tokens that experts get are spread over the tensor ranks too, unless those cut experts.
     each = copies * size * outside + inner * experts.intermediate_size / expert_tensor
     held = experts.per_token * balance * each * expert_tensor / tensor
-    held += 4 * experts.count / whole
+    held += (4 + size) * model.hidden_size / whole  # the router's input in single precision, and what comes out
     return held + inner * experts.shared_intermediate_size / tensor
 
 
@@ -131,6 +137,7 @@ def layer_kept(work: Workload) -> Kept:
         work.numerics.activations,
         layout.tensor,
         layout.context,
+        layout.expert,
         layout.expert_tensor,
         work.sequence_length,
         layout.sequence_parallel,
@@ -162,14 +169,21 @@ def stage_bytes(work: Workload, begin: int, end: int, in_flight: float, tokens: 
         return 0.0
     each, model = layer_kept(work), work.model
     if work.layout.recompute is Recompute.FULL:
-        with_experts = model.experts is not None and model.experts.layers(end) > model.experts.layers(begin)
-        again = each.experts if with_experts else each.dense
-        return tokens * (in_flight * each.input + again)
+        return tokens * in_flight * each.input
     sparse = model.experts.layers(end) - model.experts.layers(begin) if model.experts else 0
     if model.hybrid is not None:
         sparse = 0
     mean = ((layers - sparse) * each.dense + sparse * each.experts) / layers
     return tokens * in_flight * mean
+
+
+def recomputed_bytes(work: Workload, begin: int, end: int, tokens: float) -> float:
+    """Of the layer that is computed again, during its backward pass."""
+    if work.layout.recompute is not Recompute.FULL or end == begin:
+        return 0.0
+    each, experts = layer_kept(work), work.model.experts
+    sparse = experts is not None and experts.layers(end) > experts.layers(begin)
+    return tokens * (each.experts if sparse else each.dense)
 
 
 def head_rows(work: Workload) -> int:

@@ -11,7 +11,7 @@ their copies, or amid the backward pass, with the gradient of a matrix beside th
 
 from __future__ import annotations
 
-from trainingrun.planner.cost.activations import head_rows, stage_bytes
+from trainingrun.planner.cost.activations import head_rows, recomputed_bytes, stage_bytes
 from trainingrun.planner.cost.inflight import layers_in_flight, stage_range
 from trainingrun.planner.cost.states import Parameters, head_rank, stage_parameters, states
 from trainingrun.planner.cost.types import Bill, Recompute, Sharding, Workload
@@ -51,14 +51,21 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     whole = layout.tensor if layout.sequence_parallel else 1
     with_head = rank == head_rank(layout)
     logits = 0.0
+    again = recomputed_bytes(work, begin, end, tokens)
     if rank == 0:
         micro_batches = flying / max(1, end - begin)
         activations += tokens * hidden / whole * micro_batches * (1 if work.dropout else 0)
     if with_head:
-        activations += given.get("memory_end", 6.0) * tokens * hidden / whole
+        end_bytes = given.get("memory_end", 6.0) * tokens * hidden / whole
         if work.model.prediction_layers and layout.recompute is not Recompute.FULL:
             activations += work.model.prediction_layers * stage_bytes(work, end - 1, end, 1, tokens)
         logits = _logits(work, tokens)
+        if again > logits + end_bytes:  # the backward pass of a layer is the fuller moment
+            activations, logits = activations + again, 0.0
+        else:
+            activations += end_bytes
+    else:
+        activations += again
     buffers = _buffers(work, parameters, tokens) + held.gathered
     allocated = held.weights + held.gradients + held.optimizer + activations + logits + buffers
     return Bill(
@@ -118,5 +125,6 @@ def workspaces(work: Workload) -> float:
     each = given.get("memory_workspace_mib", 32.0 if modern else 8.125) * MIB
     total = given.get("memory_workspaces", 2.0) * each
     if given.get("memory_engine"):
-        total += (32.0 if modern else 4.0) * MIB
+        streams = 5 if given.get("memory_grouped_products") else 1
+        total += streams * (32.0 if modern else 4.0) * MIB
     return total
