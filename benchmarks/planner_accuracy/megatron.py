@@ -41,6 +41,8 @@ class MegatronTest:
             coefficients["memory_micro_batch_group"] = group
         if given.get("moe-grouped-gemm") == "true":
             coefficients["memory_grouped_products"] = 1.0
+        else:
+            coefficients["memory_experts_one_by_one"] = 1.0
         modules = given.get("recompute-modules", "core_attn")
         for word, name in (
             ("layernorm", "memory_selective_norms"),

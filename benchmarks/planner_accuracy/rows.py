@@ -64,6 +64,8 @@ def read_row(row: Row) -> Reading:
     """Raises RowError."""
     row = {key: (value or "").strip() for key, value in row.items() if key not in OUTCOMES}
     source, known = source_of(row.get("source", ""))
+    if source.refused:
+        raise RowError(source.refused)
     assumed = [] if known else ["source"]
     test = _test(row) if source.framework == "megatron" and "ci" in row.get("source", "").lower() else None
     model = _model(row, test, assumed)
@@ -76,7 +78,7 @@ def read_row(row: Row) -> Reading:
     adapter = _adapter(row["model"])
     numerics = _numerics(row, source, adapter, model)
     layout, batch = _layout(row, source, model, test, assumed)
-    kind = framework(source.framework)
+    kind = framework(source.framework, source.spends)
     if test is not None:
         kind = test.framework(kind)
         if row["model"].endswith("_1node"):
@@ -97,7 +99,7 @@ def read_row(row: Row) -> Reading:
         layout=layout,
         machine=where,
         framework=kind,
-        dropout=test.dropout if test is not None else source.framework in ("megatron-2021", "sailor"),
+        dropout=test.dropout if test is not None else source.dropout,
         assumed=tuple(assumed),
     )
     return Reading(workload, source, adapter)
@@ -219,22 +221,25 @@ def _numerics(row: Row, source: Source, adapter: str, model: ModelShape) -> Nume
         compute = "fp32"
     else:
         compute = source.precision
-    if compute == "fp32":
-        return Numerics("fp32", 4, 0, 4, 8, 4)
     gradients = source.gradient_bytes
     if "fp32 grad accum" in name:
-        gradients = 4
+        gradients = 6  # each micro-batch's in half precision, and their sum
     numerics = Numerics(compute, 2, 4, gradients, 8, 2)
+    if compute == "fp32":
+        numerics = Numerics("fp32", 4, 0, 4, 8, 4)
     if source.framework in ("litgpt", "torchtune", "fms-fsdp"):
         numerics = replace(numerics, master=0, moments=4)  # all in bfloat16
-    if "8bit" in row["model"].lower():
+    name_of_model = row["model"].lower()
+    if "8bit" in name_of_model:
         numerics = replace(numerics, master=0, moments=2)
+    if "opt-in-bwd" in name_of_model or "fused opt" in name_of_model:
+        numerics = replace(numerics, gradients=0)  # each is used as soon as it is there
     if source.framework == "llm-foundry" and name.startswith("amp"):
         numerics = replace(numerics, weights=4, master=0)
     if adapter in ("LoRA", "QLoRA", "Adapter", "QAdapter"):
         numerics = replace(numerics, adapters=_adapters(model, adapter))
         if adapter.startswith("Q"):
-            numerics = replace(numerics, weights=0.55 if "nf4-dq" not in row["model"] else 0.52)
+            numerics = replace(numerics, weights=0.55 if "nf4-dq" not in row["model"] else 0.505)
     return numerics
 
 
@@ -262,12 +267,14 @@ def _layout(
         tensor = max(1, gpus // (pipeline * context * (data or 1)))
         assumed.append("tp")
     data = max(1, gpus // (tensor * pipeline * context))
-    batch, micro, accumulation = _batch(row, data, source.batch, assumed)
+    batch, micro, accumulation = _batch(row, source, data, assumed)
     if (data * micro * accumulation) != batch:
         accumulation = max(1, -(-batch // (data * micro)))
     expert = _whole(row, "ep") or 1
     if source.framework == "automodel" and model.experts is not None and expert == 1:
-        expert = math.gcd(gpus, model.experts.count)  # its tables leave a dash where all ranks share out the experts
+        expert = math.gcd(
+            gpus, model.experts.count
+        )  # its tables leave a dash where all ranks share out the experts
         assumed.append("ep")
     expert_tensor = tensor
     if test is not None and test.expert_tensor is not None:
@@ -300,7 +307,7 @@ def _layout(
             accumulation=accumulation,
             sequence_parallel=row.get("seq_parallel") == "yes" and tensor > 1,
             recompute=_recompute(row, source, assumed),
-            offload_optimizer="offload" in text,
+            offload_optimizer="offload" in text or "paged" in text,
             offload_weights="offload" in text,
             stage_layers=layers,
         ),
@@ -308,15 +315,18 @@ def _layout(
     )
 
 
-def _batch(row: Row, data: int, usual: int | None, assumed: list[str]) -> tuple[int, int, int]:
-    """Global batch, micro-batch and accumulation, each from the other two where it is not given; `usual`: the source's."""
+def _batch(row: Row, source: Source, data: int, assumed: list[str]) -> tuple[int, int, int]:
+    """Global batch, micro-batch and accumulation, each from the other two where it is not given."""
     batch, micro, steps = _whole(row, "global_batch"), _whole(row, "micro_batch"), _whole(row, "grad_accum")
-    batch = batch or (usual if steps is None else None)
+    batch = batch or (source.batch if steps is None else None)
     if micro is None:
         if batch is not None and steps is not None:
             micro = max(1, batch // (data * steps))
         else:
-            micro = 1
+            micro = source.micro_batch
+            if "whole" in source.batch_means:  # the batch that it gives is that of one data rank, at once
+                micro = batch or micro
+                batch = None
             assumed.append("micro_batch")
     if batch is None:
         if steps is None:
@@ -362,6 +372,9 @@ def _recompute(row: Row, source: Source, assumed: list[str]) -> Recompute:
     text = row.get("recompute", "").lower().rstrip("?")
     if not text:
         text = source.recompute
+        if text == "where small":  # a table of what fits: one large accelerator needs no recomputation
+            small = (_whole(row, "gpus") or 1) > 1 or any(size in _gpu(row) for size in ("24GB", "16GB"))
+            text = "full" if small else "none"
         assumed.append("recompute")
     if text.startswith("full"):
         return Recompute.FULL

@@ -22,6 +22,12 @@ class Source:
     precision: str = "bf16"  # where a row does not say
     recompute: str = "none"  # where a row does not say
     sequence: int = 2048  # where a row does not say
+    spends: str = ""  # an older or newer state of the framework, as memory goes
+    dropout: bool = False
+    micro_batch: int = 1  # where a row does not say
+    batch_means: str = "all ranks"  # or "whole data rank": its batch is one rank's, in one go
+    refused: str = ""  # why its rows cannot be costed
+    unit: float = float(1 << 30)  # of its memory figures
     per_micro_batch: bool = False  # its times are of one micro-batch, not of a step
     batch: int | None = None  # sequences of the global batch, where a row does not say
     length: float = 1.0  # its times are of examples that are shorter than seq_len, by this much on average
@@ -36,7 +42,7 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"megatron-bridge", Source("megatron-bridge", flops=CAUSAL)),
     (r"simumax", Source("megatron", flops=CAUSAL)),
     (r"kwai", Source("megatron-kwai")),
-    (r"get_training_info", Source("megatron-2023")),
+    (r"get_training_info", Source("megatron-2023", dropout=True, unit=1e9)),
     (r"mbridge", Source("megatron-bridge", sequence=4096)),
     (r"nemo automodel", Source("automodel", flops=CAUSAL)),
     (r"nemo|dgxc", Source("nemo")),
@@ -44,13 +50,22 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"bloom", Source("megatron-deepspeed", memory="device", flops=HARDWARE, gradient_bytes=2)),
     (
         r"tr3m",
-        Source("megatron-deepspeed", memory="device", flops="parameters", gradient_bytes=2, precision="fp16"),
+        Source(
+            "megatron-deepspeed",
+            memory="device",
+            spends="megatron-deepspeed-2021",
+            flops="parameters",
+            gradient_bytes=2,
+            precision="fp16",
+            dropout=True,
+        ),
     ),
     (
         r"tr8",
         Source(
             "megatron-deepspeed",
             memory="device",
+            spends="megatron-deepspeed-2021",
             flops="parameters",
             gradient_bytes=2,
             precision="fp16",
@@ -59,26 +74,41 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     ),
     (
         r"gpt2 experiments",
-        Source("megatron-deepspeed", memory="device", flops="parameters", gradient_bytes=2, precision="fp16"),
+        Source(
+            "megatron-deepspeed",
+            memory="device",
+            spends="megatron-deepspeed-2021",
+            flops="parameters",
+            gradient_bytes=2,
+            precision="fp16",
+            dropout=True,
+        ),
     ),
-    (r"sailor", Source("sailor", gradient_bytes=2, precision="fp16")),
-    (r"vtrain", Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16")),
-    (r"sc'?21|narayanan", Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16")),
+    (r"sailor", Source("sailor", gradient_bytes=2, precision="fp16", dropout=True)),
+    (r"vtrain", Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16", dropout=True)),
+    (
+        r"sc'?21|narayanan",
+        Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16", dropout=True),
+    ),
     (
         r"megatron-lm images|tables\.tex",
-        Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16"),
+        Source("megatron-2021", gradient_bytes=2, flops=HARDWARE, precision="fp16", dropout=True),
     ),
     (r"megatron", Source("megatron")),
     (r"llm-foundry|mosaic", Source("llm-foundry")),
     (r"internevo|internlm", Source("internevo", memory="device", flops=HARDWARE, gradient_bytes=2)),
-    (r"litgpt", Source("litgpt", gradient_bytes=2, per_micro_batch=True, length=0.15)),
-    (r"torchtune", Source("torchtune", gradient_bytes=2)),
+    (r"litgpt", Source("litgpt", unit=1e9, gradient_bytes=2, per_micro_batch=True, length=0.15)),
+    (
+        r"torchtune.*optimi[sz]ation flags",
+        Source("torchtune", refused="its rows differ in switches that no column names"),
+    ),
+    (r"torchtune", Source("torchtune", gradient_bytes=2, recompute="where small", micro_batch=4)),
     (r"torchtitan", Source("torchtitan", flops="model, whole attention")),
     (r"fms-fsdp", Source("fms-fsdp", gradient_bytes=2, sequence=4096)),
     (r"jax|pax|maxtext", Source("jax")),
-    (r"colossal", Source("colossalai", gradient_bytes=2)),
+    (r"colossal", Source("colossalai", gradient_bytes=2, recompute="full", batch_means="whole data rank")),
     (r"xtuner", Source("xtuner", gradient_bytes=2, recompute="full")),
-    (r"peft", Source("transformers", gradient_bytes=2, sequence=512)),
+    (r"peft", Source("transformers", gradient_bytes=4, precision="fp32", sequence=512)),
     (r"primus", Source("primus", flops=CAUSAL)),
     (r"deepspeed", Source("deepspeed", gradient_bytes=2)),
     (r"oom issue", Source("transformers", gradient_bytes=2)),

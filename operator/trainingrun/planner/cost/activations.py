@@ -53,6 +53,10 @@ def kept(
     norm = 2 * size * hidden / whole  # a norm's input and output
     if selective and given.get("memory_selective_norms"):
         norm /= 2
+    if (
+        not model.norm_bias
+    ):  # without a fused kernel, a root-mean-square norm works on copies in single precision
+        norm += given.get("memory_norm_copies", 0.0) * hidden / whole
     count = 2 if model.hybrid is None else 1
     norms = count * norm + (model.norms - 2) * size * hidden / whole if model.norms > 2 else count * norm
     masks = 2 * hidden / whole if dropout else 0.0
@@ -124,7 +128,9 @@ def _routed(
     # Tokens that experts get are spread over the tensor ranks too, unless those cut experts.
     each = copies * size * outside + inner * experts.intermediate_size / expert_tensor
     held = experts.per_token * balance * each * expert_tensor / tensor
-    held += (4 + size) * model.hidden_size / whole  # the router's input in single precision, and what comes out
+    held += (
+        (4 + size) * model.hidden_size / whole
+    )  # the router's input in single precision, and what comes out
     return held + inner * experts.shared_intermediate_size / tensor
 
 

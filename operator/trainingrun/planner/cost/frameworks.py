@@ -6,6 +6,9 @@ for a framework that nobody measured. Nothing here depends on a model's name or 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 from trainingrun.planner.cost.types import Framework
 
 _FRAMEWORKS: dict[str, Framework] = {
@@ -25,7 +28,7 @@ _FRAMEWORKS: dict[str, Framework] = {
         Framework("llm-foundry", {}),
         Framework("internevo", {}),
         Framework("litgpt", {}),
-        Framework("torchtune", {}),
+        Framework("torchtune", {}, fused_loss=True),
         Framework("torchtitan", {}),
         Framework("fms-fsdp", {}),
         Framework("automodel", {}),
@@ -39,9 +42,50 @@ _FRAMEWORKS: dict[str, Framework] = {
 }
 
 
-def framework(name: str) -> Framework:
-    """Raises KeyError for a name that is not known."""
-    return _FRAMEWORKS[name]
+# Bytes a parameter beyond what `Numerics` says: `memory_weight_extra` on each rank, `memory_optimizer_extra` shared as the
+# optimizer is. `memory_logit`, `memory_fused_logit`: bytes a logit at the loss. `memory_fixed_gib`: allocated whatever the
+# model. `memory_context_gib` and slack (`memory_slack_share` of all, `memory_slack_activations` of those): what
+# nvidia-smi sees beyond the allocator's peak.
+_MEMORY: dict[str, dict[str, float]] = {
+    "megatron": {"memory_engine": 1.0},
+    "megatron-bridge": {"memory_engine": 1.0},
+    "nemo": {"memory_engine": 1.0},
+    # ZeRO 1 keeps the gradients of its share in single precision beside masters and moments.
+    "megatron-deepspeed": {
+        "memory_weight_extra": 0.55,
+        "memory_optimizer_extra": 5.9,
+        "memory_slack_share": 0.0,
+        "memory_slack_activations": 0.42,
+        "memory_context_gib": 5.0,
+    },
+    # And of 2021, on accelerators of 32 GB: gradients are reduced from a second flat copy.
+    "megatron-deepspeed-2021": {
+        "memory_weight_extra": 5.0,
+        "memory_optimizer_extra": 5.9,
+        "memory_logit": 7.0,
+        "memory_slack_share": 0.0,
+        "memory_context_gib": 1.2,
+    },
+    # Eager modules. Sharded weights are gathered for the forward pass and stay until the step.
+    "litgpt": {"memory_norm_copies": 6.0, "memory_gathers_all": 1.0, "memory_quantised": 0.25},
+    # Zero 3 of DeepSpeed with its defaults: a billion parameters may be gathered at once, and buckets of half a billion.
+    "transformers": {"memory_norm_copies": 6.0, "memory_offload_gib": 7.7},
+    "torchtune": {"memory_fused_logit": 0.5},
+    "sailor": {
+        "memory_activation_factor": 0.94,
+        "memory_weight_extra": 14.0,
+        "memory_logit": 23.6,
+        "memory_fixed_gib": 3.4,
+    },
+}
+
+
+@cache
+def framework(name: str, spends: str = "") -> Framework:
+    """`spends`: another state of it, as memory goes. Raises KeyError for a name that is not known."""
+    found = _FRAMEWORKS[name]
+    memory = _MEMORY.get(spends or name)
+    return found if memory is None else replace(found, coefficients=found.coefficients | memory)
 
 
 def names() -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     group = int(given.get("memory_micro_batch_group", 0))
     flying = layers_in_flight(layout, end - begin, rank, group)
     activations = stage_bytes(work, begin, end, flying, tokens)
-    size, hidden = work.numerics.activations, work.model.hidden_size
+    hidden = work.model.hidden_size
     whole = layout.tensor if layout.sequence_parallel else 1
     with_head = rank == head_rank(layout)
     logits = 0.0
@@ -67,17 +67,23 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     else:
         activations += again
     buffers = _buffers(work, parameters, tokens) + held.gathered
-    allocated = held.weights + held.gradients + held.optimizer + activations + logits + buffers
+    optimizer = held.optimizer
+    if not work.numerics.adapters:
+        buffers += given.get("memory_weight_extra", 0.0) * parameters.total
+        extra = given.get("memory_optimizer_extra", 0.0)
+        optimizer += extra * parameters.total / max(1, layout.shard) if extra else 0.0
+    allocated = held.weights + held.gradients + optimizer + activations + logits + buffers
+    context = given.get("memory_context_gib", 1.5) * GIB
     return Bill(
         rank=_name(rank, layout.pipeline),
         weights=held.weights,
         gradients=held.gradients,
-        optimizer=held.optimizer,
+        optimizer=optimizer,
         activations=activations,
         logits=logits,
         buffers=buffers,
-        context=given.get("memory_context_gib", 1.5) * GIB,
-        slack=given.get("memory_slack_share", 0.04) * allocated,
+        context=context,
+        slack=_slack(work, allocated, activations, context),
         host=held.host,
     )
 
@@ -100,10 +106,18 @@ def _logits(work: Workload, tokens: float) -> float:
     return each * tokens * head_rows(work) * heads
 
 
+def _slack(work: Workload, allocated: float, activations: float, context: float) -> float:
+    """What the allocator keeps for later, as long as there is room: it gives back before it fails."""
+    given = work.framework.coefficients
+    wanted = given.get("memory_slack_share", 0.04) * allocated
+    wanted += given.get("memory_slack_activations", 0.0) * activations
+    return min(wanted, max(0.0, 0.97 * work.machine.memory_bytes - allocated - context))
+
+
 def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
     """Libraries' workspaces, hidden states on their way, and the gradient of the largest matrix before it is added."""
     given, layout = work.framework.coefficients, work.layout
-    total = workspaces(work)
+    total = workspaces(work) + given.get("memory_fixed_gib", 0.0) * GIB
     if layout.pipeline > 1:
         whole = layout.tensor if layout.sequence_parallel else 1
         sent = tokens * work.model.hidden_size * work.numerics.activations / whole

@@ -127,15 +127,20 @@ def _adapters(work: Workload, parameters: Parameters, sharded: float) -> States:
     trained = numerics.adapters * share
     frozen = sharded if layout.sharding is Sharding.WEIGHTS else parameters.total
     root = parameters.root if numerics.weights < 1 else 0.0  # the vocabulary is not quantised
-    weights = (frozen - root) * numerics.weights + root * 2
+    quantised = numerics.weights + (work.framework.coefficients.get("memory_quantised", 0.0) if root else 0.0)
+    weights = (frozen - root) * quantised + root * 2 if root else frozen * numerics.weights
     size = max(2.0, numerics.master)
     gathered = 0.0
     if layout.sharding is Sharding.WEIGHTS:
-        gathered = numerics.weights * (2 * parameters.layer + parameters.root)
+        whole = 2 * parameters.layer + parameters.root
+        if work.framework.coefficients.get("memory_gathers_all"):
+            whole = parameters.total
+        gathered = numerics.weights * whole
     host = 0.0
     if layout.offload_weights:
         host, weights = weights, 0.0
-        gathered = gathered or numerics.weights * 2 * parameters.layer
+        gathered = numerics.weights * (2 * parameters.layer + parameters.root)
+        gathered += work.framework.coefficients.get("memory_offload_gib", 0.0) * (1 << 30)
     return States(
         weights + trained * size,
         trained * max(2.0, numerics.gradients),
