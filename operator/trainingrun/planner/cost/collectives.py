@@ -43,9 +43,9 @@ def all_reduce(message: float, size: int, link: Link) -> float:
     return (message + link.half_size_bytes) * share / link.bytes_per_second + 2 * hops * link.latency_seconds
 
 
-def exchange(message: float, size: int, machine: Machine, stride: int) -> float:
+def exchange(message: float, size: int, machine: Machine, stride: int, far_cost: float = 1.0) -> float:
     """An all-to-all: `message` is what one rank sends to all, itself included. What stays in the node goes over the link
-    inside while the rest is on the network.
+    inside while the rest is on the network, where many small messages take `far_cost` times what one takes.
     """
     if size <= 1:
         return 0.0
@@ -56,7 +56,7 @@ def exchange(message: float, size: int, machine: Machine, stride: int) -> float:
     local = message * (near - 1) / size / inside.bytes_per_second
     far = 0.0
     if size > near:
-        far = message * (size - near) / size / between.bytes_per_second
+        far = far_cost * message * (size - near) / size / between.bytes_per_second
         start += between.half_size_bytes / between.bytes_per_second
     return max(local, far) + start + min(size, _MOST_HOPS) * inside.latency_seconds
 

@@ -15,6 +15,9 @@ from functools import lru_cache
 from trainingrun.planner.types import ModelShape
 
 
+_TILE = 128  # elements of a tile of the matrix units' kernels
+
+
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """Sums over all layers, on one tensor rank. Elements, unless named otherwise."""
@@ -40,6 +43,7 @@ class Shapes:
     key_values: float  # keys and values of a token, all layers together: what context ranks pass on
     extra_heads: int  # heads of layers that predict later tokens
     aligned: bool  # heads fill whole tiles of the matrix units
+    ragged: bool  # hidden or inner sizes do not
 
 
 @lru_cache(maxsize=4096)
@@ -126,6 +130,7 @@ def shapes(model: ModelShape, tensor: int, expert_tensor: int) -> Shapes:
         key_values=attending * key_values / tensor,
         extra_heads=predicting,
         aligned=head_dim % 8 == 0,
+        ragged=bool(hidden % _TILE or (experts.intermediate_size if experts else inner) % _TILE),
     )
 
 

@@ -38,7 +38,7 @@ def step_time(work: Workload) -> Step:
     passes = 1.0 + trained + (1.0 if full else 0.0)
 
     # Matrix products of one micro-batch, all layers together.
-    matmul = c["matmul"]
+    matmul = c["matmul"] * (c["ragged"] if sums.ragged else 1.0)
     product = 2.0 * tokens * sums.weights / rate.matmul * matmul
     product += c["product_bytes"] * size * (sums.weights + tokens * sums.through) / memory
     if rate.narrow:
@@ -102,6 +102,7 @@ def step_time(work: Workload) -> Step:
             layout.expert,
             machine,
             layout.expert_tensor,
+            c["expert_far"],
         )
         sent_expert = c["expert_exposed"] * sums.expert_layers * each * (4.0 + (2.0 if full else 0.0))
 
@@ -114,15 +115,24 @@ def step_time(work: Workload) -> Step:
     head *= 1.0 + sums.extra_heads
 
     # The host: it starts operations of a layer, forward and backward, whatever their size.
-    starts = c["start_layer"] * sums.layers
+    a_layer = c["start_layer"]
     if tensor > 1:
-        starts += c["start_tensor"] * sums.layers
-    if context > 1:
-        starts += c["start_context"] * sums.attention_layers
+        a_layer += c["start_tensor"]
+    if rate.narrow:
+        a_layer += c["start_narrow"]
     if work.numerics.adapters:
-        starts += c["start_adapters"] * sums.layers
+        a_layer += c["start_adapters"]
     if layout.sharding is Sharding.WEIGHTS:
-        starts += c["start_shards"] * sums.layers
+        a_layer += c["start_shards"]
+    starts = a_layer * sums.layers
+    an_attention = c["start_context"] if context > 1 else 0.0
+    if not framework.flash_attention:
+        an_attention += c["start_scores"]
+    if model.latent is not None:
+        an_attention += c["start_latent"]
+    if model.head_norms:
+        an_attention += c["start_head_norms"]
+    starts += an_attention * sums.attention_layers
     if experts is not None:
         one_by_one = local if framework.coefficients.get("memory_experts_one_by_one") else 1.0
         starts += (c["start_experts"] + c["start_expert"] * one_by_one) * sums.expert_layers
@@ -141,7 +151,7 @@ def step_time(work: Workload) -> Step:
         stage, own_head = ends, head
     compute = layers * stage
     busy = stage * each + own_head
-    starts = starts * max(stage, share) + c["start_stage"] * rate.host
+    starts = starts * max(stage, share) + c["start_stage"] * rate.host * layout.virtual
     unit = (busy**_SHARPNESS + starts**_SHARPNESS) ** (1.0 / _SHARPNESS)
     late = unit - busy  # the accelerator waits for its host
     mean = each / pipeline + head / pipeline + late

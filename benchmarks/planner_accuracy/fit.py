@@ -1,0 +1,143 @@
+"""Fits the time model to published measurements and says how well it does on rows and sources that it has not seen.
+
+    python -m benchmarks.planner_accuracy.fit --rows FILE.csv              # in sample, by row and by source
+    python -m benchmarks.planner_accuracy.fit --rows FILE.csv --write      # coefficients and corrections, to their files
+
+Needs numpy (the trainer's environment). By row: folds that are drawn anew for each seed, everything (coefficients and corrections)
+fitted without the fold. By source: all rows of a source left out together; its own corrections are then unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.planner_accuracy import groups, metrics, time_fit
+from benchmarks.planner_accuracy.fitting import solve
+from benchmarks.planner_accuracy.rows import Reading, Row, RowError, read_row
+from trainingrun.planner.cost import fitted
+from trainingrun.planner.cost.calibration import Corrections, Observation, learn
+
+LOW_QUALITY_WEIGHT = 0.3  # rows with assumed fields teach less
+FOLDS = 5
+
+
+@dataclass
+class Data:
+    rows: list[Row]
+    readings: list[Reading]
+    measured: np.ndarray  # logarithms of seconds
+    weights: np.ndarray
+    names: list[dict[str, str]]
+    tables: time_fit.TimeTables
+
+    @property
+    def sources(self) -> np.ndarray:
+        return np.array([row["source"] for row in self.rows])
+
+
+def read(file: Path) -> Data:
+    rows, readings = [], []
+    with file.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            if not row["step_time_s"]:
+                continue
+            try:
+                readings.append(read_row(row))
+            except RowError:
+                continue
+            rows.append(row)
+    time_fit.reset()
+    return Data(
+        rows,
+        readings,
+        np.log([float(row["step_time_s"]) for row in rows]),
+        np.array([1.0 if row["quality"] == "good" else LOW_QUALITY_WEIGHT for row in rows]),
+        [groups.names(row, reading) for row, reading in zip(rows, readings, strict=True)],
+        time_fit.TimeTables([reading.timed for reading in readings]),
+    )
+
+
+def fit(data: Data, taught: np.ndarray, start: np.ndarray | None, iterations: int) -> tuple[np.ndarray, Corrections]:
+    """Coefficients from the rows `taught`, then corrections from what remains there; the tables hold the coefficients."""
+    found = time_fit.parameters(data.tables.workloads)
+    weights = data.weights * taught
+    theta = solve(
+        found, data.tables.put, data.tables.predict, data.measured, weights, start=start, iterations=iterations
+    )
+    rows = np.flatnonzero(weights)
+    residuals = data.measured[rows] - data.tables.predict(rows)
+    observations = [
+        Observation(data.names[row], float(residual), float(data.weights[row]))
+        for row, residual in zip(rows, residuals, strict=True)
+    ]
+    return theta, learn(observations, groups.TIME_LEVELS)
+
+
+def unseen(data: Data, folds: np.ndarray, start: np.ndarray, *, iterations: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of predictions of each row by a fit that has not seen its fold: without and with corrections."""
+    plain, corrected = np.zeros(len(folds)), np.zeros(len(folds))
+    for fold in np.unique(folds):
+        out = np.flatnonzero(folds == fold)
+        _, corrections = fit(data, folds != fold, start, iterations)
+        plain[out] = data.tables.predict(out)
+        corrected[out] = plain[out] + [corrections.logarithm(data.names[row]) for row in out]
+    return plain, corrected
+
+
+def report(title: str, data: Data, predicted: np.ndarray) -> None:
+    print(f"{title:34} {metrics.line(np.exp(predicted), np.exp(data.measured))}  {metrics.sweeps(data.rows, predicted)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--by-source", action="store_true")
+    parser.add_argument("--worst", type=int, default=0)
+    given = parser.parse_args()
+    data = read(given.rows)
+    everything = np.ones(len(data.rows))
+    baseline = metrics.constant_utilisation(data.rows, data.readings, data.measured)
+    report("constant utilisation, in sample", data, baseline)
+    theta, corrections = fit(data, everything, None, given.iterations)
+    every = np.arange(len(data.rows))
+    plain = data.tables.predict(every)
+    final = plain + [corrections.logarithm(names) for names in data.names]
+    report("model, in sample", data, plain)
+    report("model and corrections, in sample", data, final)
+    if given.write:
+        Path(fitted.__file__).write_text(time_fit.source_text(data.tables))
+        groups.TIME_FILE.write_text(groups.dump(corrections))
+    results = []
+    for seed in range(given.seeds):
+        folds = np.random.RandomState(seed).randint(0, FOLDS, len(data.rows))
+        results.append(unseen(data, folds, theta))
+    if results:
+        for title, which in (("model, by row", 0), ("model and corrections, by row", 1)):
+            each = [metrics.errors(np.exp(one[which]), np.exp(data.measured)) for one in results]
+            taus = [metrics.sweep_taus(data.rows, one[which]) for one in results]
+            mean = np.mean([metrics.summary(error) for error in each], axis=0)
+            print(f"{title:34} {metrics.text(mean)}  tau {np.mean([np.mean(tau) for tau in taus]):.2f}")
+        metrics.by_source(data.sources, np.mean([one[1] for one in results], axis=0) - data.measured)
+    if given.by_source:
+        sources = np.unique(data.sources, return_inverse=True)[1]
+        plain, corrected = unseen(data, sources, theta)
+        report("model, by source", data, plain)
+        report("model and corrections, by source", data, corrected)
+        metrics.by_source(data.sources, corrected - data.measured)
+    if given.worst and results:
+        error = np.mean([one[1] for one in results], axis=0) - data.measured
+        for row in np.argsort(-np.abs(error))[: given.worst]:
+            print(f"{error[row]:+.2f} {math.exp(data.measured[row]):9.3f} s", metrics.describe(data.rows[row]))
+
+
+if __name__ == "__main__":
+    main()
