@@ -14,7 +14,14 @@ from pathlib import Path
 from benchmarks.planner_accuracy.rows import Reading, Row
 from trainingrun.planner.cost.calibration import Corrections, Level
 
+MEMORY_FILE = Path(__file__).with_name("corrections_memory.json")
 TIME_FILE = Path(__file__).with_name("corrections_time.json")
+
+MEMORY_LEVELS = (
+    Level(("source",), 0.1),
+    Level(("source", "test"), 0.1),
+    Level(("source", "test", "section", "gpu"), 0.1),
+)
 
 TIME_LEVELS = (
     Level(("source",), 0.1),
@@ -28,7 +35,8 @@ TIME_LEVELS = (
 def names(row: Row, reading: Reading) -> dict[str, str]:
     work = reading.workload
     reference = row.get("source_ref", "")
-    if found := re.search(r"golden_values_(\w+)\.json", reference):
+    found = re.search(r"golden_values_(\w+)\.json", reference)
+    if found:
         reference = found[1]  # which image of the tests, and which machine
     elif re.search(r"plan_config|\.json$", reference):
         reference = ""
@@ -37,6 +45,7 @@ def names(row: Row, reading: Reading) -> dict[str, str]:
         "section": reference,
         "framework": work.framework.name,
         "model": row.get("model", ""),
+        "test": row.get("model", "").removesuffix("_1node") if found else "",
         "gpu": work.machine.name,
         "compute": work.numerics.compute,
     }

@@ -67,13 +67,17 @@ def read_row(row: Row) -> Reading:
     if source.refused:
         raise RowError(source.refused)
     assumed = [] if known else ["source"]
+    if "dist-opt" in row.get("zero_stage_or_fsdp", "") and source.framework == "transformers":
+        source = replace(source, framework="megatron-2023", gradient_bytes=4, dropout=True)
     test = _test(row) if source.framework == "megatron" and "ci" in row.get("source", "").lower() else None
     model = _model(row, test, assumed)
     sequence = _whole(row, "seq_len")
     if sequence is None:
         sequence = source.sequence
         assumed.append("seq_len")
-    if not model.rotary and model.max_position_embeddings < sequence:
+    if source.recompute == "full" and "long-seq" in row.get("source", "").lower():
+        model = replace(model, rotary=True)  # its positions are rotated, or longer sequences had not fitted
+    elif not model.rotary and model.max_position_embeddings < sequence:
         model = replace(model, max_position_embeddings=sequence)
     adapter = _adapter(row["model"])
     numerics = _numerics(row, source, adapter, model)
@@ -227,7 +231,7 @@ def _numerics(row: Row, source: Source, adapter: str, model: ModelShape) -> Nume
     numerics = Numerics(compute, 2, 4, gradients, 8, 2)
     if compute == "fp32":
         numerics = Numerics("fp32", 4, 0, 4, 8, 4)
-    if source.framework in ("litgpt", "torchtune", "fms-fsdp"):
+    if source.framework in ("litgpt", "torchtune", "fms-fsdp", "automodel"):
         numerics = replace(numerics, master=0, moments=4)  # all in bfloat16
     name_of_model = row["model"].lower()
     if "8bit" in name_of_model:
@@ -352,10 +356,14 @@ def _sharding(row: Row, data: int, context: int) -> tuple[Sharding, int]:
     everybody = data * context
     found = re.search(r"\((?:group )?(\d+)\)", text)
     group = min(int(found[1]), everybody) if found else everybody
-    if "zero3" in text or "fsdp" in text:
+    if (
+        "zero (section)" in text
+    ):  # which stage, says only the section: it is what a model needs that is not cut
+        return (Sharding.WEIGHTS if (_whole(row, "pp") or 1) == 1 else Sharding.OPTIMIZER), group
+    if "zero3" in text or "sdp" in text:
         if "grad_op" in text or "zero2" in text:
             return Sharding.GRADIENTS, group
-        if "hsdp" in text:
+        if "hsdp" in text:  # shared in a node, copied among nodes
             group = min(everybody, _whole(row, "gpus_per_node") or 8)
         if "dp(" in text:
             inner = re.search(r"fsdp\((\d+)\)", text)
@@ -363,7 +371,7 @@ def _sharding(row: Row, data: int, context: int) -> tuple[Sharding, int]:
         return (Sharding.WEIGHTS, group) if group > 1 else (Sharding.NONE, 1)
     if "zero2" in text:
         return Sharding.GRADIENTS, group
-    if "dist-opt" in text or "zero1" in text or "zero (section)" in text:
+    if "dist-opt" in text or "zero1" in text or (not text and data > 1):
         return Sharding.OPTIMIZER, group
     return Sharding.NONE, 1
 
@@ -372,6 +380,8 @@ def _recompute(row: Row, source: Source, assumed: list[str]) -> Recompute:
     text = row.get("recompute", "").lower().rstrip("?")
     if not text:
         text = source.recompute
+        if text == "least":
+            text = "none"  # `predict` tries more
         if text == "where small":  # a table of what fits: one large accelerator needs no recomputation
             small = (_whole(row, "gpus") or 1) > 1 or any(size in _gpu(row) for size in ("24GB", "16GB"))
             text = "full" if small else "none"

@@ -20,8 +20,11 @@ class Source:
     flops: str = "model, whole attention"
     gradient_bytes: float = 4  # where weights are in half precision
     precision: str = "bf16"  # where a row does not say
-    recompute: str = "none"  # where a row does not say
+    # Where a row does not say: "none", "full", "least" (a recipe that runs: as little as fits), or "where small" (full on
+    # small or several accelerators).
+    recompute: str = "none"
     sequence: int = 2048  # where a row does not say
+    else_spends: str = ""  # the same, where `spends` does not fit
     spends: str = ""  # an older or newer state of the framework, as memory goes
     dropout: bool = False
     micro_batch: int = 1  # where a row does not say
@@ -39,13 +42,13 @@ CAUSAL = "model, causal attention"
 
 SOURCES: tuple[tuple[str, Source], ...] = (
     (r"megatron-lm ci", Source("megatron", rank="last")),
-    (r"megatron-bridge", Source("megatron-bridge", flops=CAUSAL)),
+    (r"megatron-bridge", Source("megatron-bridge", flops=CAUSAL, recompute="least")),
     (r"simumax", Source("megatron", flops=CAUSAL)),
-    (r"kwai", Source("megatron-kwai")),
+    (r"kwai", Source("megatron-kwai", else_spends="megatron-kwai-offloading")),
     (r"get_training_info", Source("megatron-2023", dropout=True, unit=1e9)),
     (r"mbridge", Source("megatron-bridge", sequence=4096)),
-    (r"nemo automodel", Source("automodel", flops=CAUSAL)),
-    (r"nemo|dgxc", Source("nemo")),
+    (r"nemo automodel", Source("automodel", recompute="least", gradient_bytes=2, flops=CAUSAL)),
+    (r"nemo|dgxc", Source("nemo", recompute="least")),
     (r"long-seq support", Source("megatron-deepspeed", flops=HARDWARE, recompute="full", precision="fp16")),
     (r"bloom", Source("megatron-deepspeed", memory="device", flops=HARDWARE, gradient_bytes=2)),
     (
@@ -77,7 +80,8 @@ SOURCES: tuple[tuple[str, Source], ...] = (
         Source(
             "megatron-deepspeed",
             memory="device",
-            spends="megatron-deepspeed-2021",
+            spends="megatron-deepspeed-early",
+            else_spends="megatron-deepspeed-early-offloading",
             flops="parameters",
             gradient_bytes=2,
             precision="fp16",
@@ -105,13 +109,13 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"torchtune", Source("torchtune", gradient_bytes=2, recompute="where small", micro_batch=4)),
     (r"torchtitan", Source("torchtitan", flops="model, whole attention")),
     (r"fms-fsdp", Source("fms-fsdp", gradient_bytes=2, sequence=4096)),
-    (r"jax|pax|maxtext", Source("jax")),
+    (r"jax|pax|maxtext", Source("jax", recompute="least")),
     (r"colossal", Source("colossalai", gradient_bytes=2, recompute="full", batch_means="whole data rank")),
     (r"xtuner", Source("xtuner", gradient_bytes=2, recompute="full")),
     (r"peft", Source("transformers", gradient_bytes=4, precision="fp32", sequence=512)),
     (r"primus", Source("primus", flops=CAUSAL)),
     (r"deepspeed", Source("deepspeed", gradient_bytes=2)),
-    (r"oom issue", Source("transformers", gradient_bytes=2)),
+    (r"oom issue", Source("transformers", gradient_bytes=2, recompute="none")),
 )
 _MATCHERS = tuple((re.compile(pattern), source) for pattern, source in SOURCES)
 UNKNOWN = Source("megatron")

@@ -68,8 +68,11 @@ def kept(
     feeding = inner * model.intermediate_size / tensor
     routed = _routed(model, size, tensor, expert, expert_tensor, inner, given, whole)
     factor = given.get("memory_activation_factor", 1.0)
-    if given.get("memory_offloads_activations"):
-        factor *= 0.48  # what large modules keep goes to the host
+    # What large modules keep goes to the host; the rest stays.
+    factor *= given.get("memory_offloads_activations", 1.0)
+    if selective and "memory_selective_layers" in given:  # so many layers keep their input only
+        share = given["memory_selective_layers"]
+        factor *= 1.0 - share
     if model.hybrid is not None:
         hybrid = model.hybrid
         channels = hybrid.state_heads * hybrid.state_head_dim
@@ -175,7 +178,7 @@ def stage_bytes(work: Workload, begin: int, end: int, in_flight: float, tokens: 
         return 0.0
     each, model = layer_kept(work), work.model
     if work.layout.recompute is Recompute.FULL:
-        return tokens * in_flight * each.input
+        return tokens * in_flight * each.input * work.framework.coefficients.get("memory_inputs_kept", 1.0)
     sparse = model.experts.layers(end) - model.experts.layers(begin) if model.experts else 0
     if model.hybrid is not None:
         sparse = 0

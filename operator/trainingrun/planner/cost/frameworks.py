@@ -60,12 +60,41 @@ _MEMORY: dict[str, dict[str, float]] = {
     },
     # And of 2021, on accelerators of 32 GB: gradients are reduced from a second flat copy.
     "megatron-deepspeed-2021": {
-        "memory_weight_extra": 5.0,
-        "memory_optimizer_extra": 5.9,
+        "memory_weight_extra": 4.5,
+        "memory_optimizer_extra": 4.0,
         "memory_logit": 7.0,
         "memory_slack_share": 0.0,
         "memory_context_gib": 1.2,
     },
+    # The same before it shared anything.
+    "megatron-deepspeed-early": {
+        "memory_optimizer_extra": 4.0,
+        "memory_slack_share": 0.0,
+        "memory_slack_activations": 0.7,
+        "memory_context_gib": 1.2,
+    },
+    # With ZeRO 3, inputs of layers go to the host, where memory is short.
+    "megatron-deepspeed-early-offloading": {
+        "memory_optimizer_extra": 4.0,
+        "memory_slack_share": 0.0,
+        "memory_slack_activations": 0.7,
+        "memory_context_gib": 1.2,
+        "memory_inputs_kept": 0.0,
+    },
+    "megatron-kwai": {
+        "memory_engine": 1.0,
+        "memory_selective_norms": 1.0,
+        "memory_selective_activation": 1.0,
+    },
+    # Its own offloading, where memory is short.
+    "megatron-kwai-offloading": {
+        "memory_engine": 1.0,
+        "memory_selective_norms": 1.0,
+        "memory_selective_activation": 1.0,
+        "memory_offloads_activations": 0.25,
+    },
+    "fms-fsdp": {"memory_norm_copies": 2.0, "memory_selective_layers": 0.75},
+    "llm-foundry": {"memory_activation_factor": 0.95, "memory_context_gib": 1.0},
     # Eager modules. Sharded weights are gathered for the forward pass and stay until the step.
     "litgpt": {"memory_norm_copies": 6.0, "memory_gathers_all": 1.0, "memory_quantised": 0.25},
     # Zero 3 of DeepSpeed with its defaults: a billion parameters may be gathered at once, and buckets of half a billion.

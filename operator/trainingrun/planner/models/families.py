@@ -27,7 +27,10 @@ def _refuse(config: Config, key: str, allowed: object, reason: str) -> None:
     value = config.get(key)
     if value is not None and value != allowed:
         raise PlanInputError(
-            f"model.config.{key}", value, f"{reason} is not known for {config['model_type']}", f"use {allowed}"
+            f"model.config.{key}",
+            value,
+            f"{reason} is not known for {config['model_type']}",
+            f"use {allowed}",
         )
 
 
@@ -124,7 +127,10 @@ def _mpt(config: Config) -> Fields:
     given = config.get("attn_config") or {}
     if given.get("qk_ln"):
         raise PlanInputError(
-            "model.config.attn_config.qk_ln", True, "a norm of queries and keys is not known for mpt", "use false"
+            "model.config.attn_config.qk_ln",
+            True,
+            "a norm of queries and keys is not known for mpt",
+            "use false",
         )
     inner = int(config["d_model"]) * int(config.get("expansion_ratio") or 4)
     learned = given.get("alibi") is False

@@ -1,0 +1,144 @@
+"""Corrections of predicted memory from measurements, and how well they do on rows and sources that they have not seen.
+
+    python -m benchmarks.planner_accuracy.memory_fit --rows FILE.csv            # in sample, by row, by source
+    python -m benchmarks.planner_accuracy.memory_fit --rows FILE.csv --write    # corrections_memory.json
+
+Pure standard library. The coefficients of frameworks are in `planner.cost.frameworks`; what is learned here are shares
+of what remains: of a source, of a test, of a test on one kind of accelerator and image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.planner_accuracy import groups
+from benchmarks.planner_accuracy.predict import chosen, peak
+from benchmarks.planner_accuracy.rows import Row, RowError, read_row
+from trainingrun.planner.cost.calibration import Corrections, Observation, learn
+
+FOLDS = 5
+SEEDS = 5
+NOISE = 0.015  # the same test measured again
+LOW_QUALITY = 0.3  # rows with assumed fields teach less
+
+
+@dataclass(frozen=True)
+class Point:
+    row: Row
+    names: dict[str, str]
+    predicted: float  # without corrections
+    measured: float
+    weight: float
+
+    @property
+    def observation(self) -> Observation:
+        return Observation(self.names, math.log(self.measured / self.predicted), self.weight)
+
+
+def points(file: Path) -> list[Point]:
+    found = []
+    with file.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            if not row["peak_mem_gb"]:
+                continue
+            try:
+                reading = read_row(row)
+            except RowError:
+                continue
+            weight = 1.0 if reading.complete else LOW_QUALITY
+            predicted = peak(reading, chosen(reading)[1])
+            found.append(Point(row, groups.names(row, reading), predicted, float(row["peak_mem_gb"]), weight))
+    return found
+
+
+def taught(known: Sequence[Point]) -> Corrections:
+    return learn([point.observation for point in known], groups.MEMORY_LEVELS, noise=NOISE)
+
+
+def error(point: Point, corrections: Corrections | None) -> float:
+    factor = 1.0 if corrections is None else corrections.factor(point.names)
+    return abs(point.predicted * factor / point.measured - 1)
+
+
+def unseen(every: Sequence[Point], fold: Callable[[int], object]) -> list[float]:
+    """Errors of each point by corrections that have not seen its fold."""
+    folds = [fold(index) for index in range(len(every))]
+    errors = [0.0] * len(every)
+    for own in set(folds):
+        corrections = taught([point for point, other in zip(every, folds, strict=True) if other != own])
+        for index, point in enumerate(every):
+            if folds[index] == own:
+                errors[index] = error(point, corrections)
+    return errors
+
+
+def by_row(every: Sequence[Point], seeds: int = SEEDS) -> list[float]:
+    """Mean over seeds of each point's error."""
+    totals = [0.0] * len(every)
+    for seed in range(seeds):
+        draw = random.Random(seed)
+        folds = [draw.randrange(FOLDS) for _ in every]
+        for index, one in enumerate(unseen(every, folds.__getitem__)):
+            totals[index] += one / seeds
+    return totals
+
+
+def by_source(every: Sequence[Point]) -> list[float]:
+    return unseen(every, lambda index: every[index].row["source"])
+
+
+def _line(title: str, every: Sequence[Point], errors: Sequence[float]) -> None:
+    modern = [
+        value
+        for point, value in zip(every, errors, strict=True)
+        if point.names["framework"].startswith("megatron") and "20" not in point.names["framework"]
+        if point.row["peak_mem_gb"] and point.names["framework"] == "megatron"
+    ]
+    good = [value for point, value in zip(every, errors, strict=True) if point.weight == 1.0]
+    print(
+        f"{title:28} {len(errors)} rows  MAPE {100 * fmean(errors):5.2f} %   complete rows {100 * fmean(good):5.2f} %   "
+        f"current Megatron ({len(modern)}) {100 * fmean(modern):5.2f} %"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--worst", type=int, default=0)
+    given = parser.parse_args()
+    every = points(given.rows)
+    corrections = taught(every)
+    rows, sources = by_row(every), by_source(every)
+    _line("model", every, [error(point, None) for point in every])
+    _line("and corrections, in sample", every, [error(point, corrections) for point in every])
+    _line("and corrections, by row", every, rows)
+    _line("and corrections, by source", every, sources)
+    table: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for point, row_error, source_error in zip(every, rows, sources, strict=True):
+        table[point.row["source"]].append((error(point, None), row_error, source_error))
+    for source, errors in table.items():
+        means = [100 * fmean(column) for column in zip(*errors, strict=True)]
+        print(
+            f"  {source[:48]:48} {len(errors):4}  model {means[0]:6.2f}  by row {means[1]:6.2f}  by source {means[2]:6.2f}"
+        )
+    for value, point in sorted(zip(rows, every, strict=True), key=lambda pair: -pair[0])[: given.worst]:
+        row = point.row
+        cut = " ".join(
+            f"{column}={row[column]}" for column in ("gpu", "tp", "pp", "dp", "micro_batch", "seq_len")
+        )
+        print(f"{100 * value:6.1f} % {point.measured:8.2f} {row['source'][:24]} {row['model'][:60]} {cut}")
+    if given.write:
+        groups.MEMORY_FILE.write_text(groups.dump(corrections))
+
+
+if __name__ == "__main__":
+    main()
