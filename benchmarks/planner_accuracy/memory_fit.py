@@ -26,7 +26,8 @@ from trainingrun.planner.cost.calibration import Corrections, Observation, learn
 
 FOLDS = 5
 SEEDS = 5
-NOISE = 0.015  # the same test measured again
+EXACT_NOISE = 0.015  # tests in bytes: the same one measured again
+ROUGH_NOISE = 0.2  # tables in whole gigabytes, of runs that differ in what no column tells
 LOW_QUALITY = 0.3  # rows with assumed fields teach less
 
 
@@ -60,7 +61,13 @@ def points(file: Path) -> list[Point]:
 
 
 def taught(known: Sequence[Point]) -> Corrections:
-    return learn([point.observation for point in known], groups.MEMORY_LEVELS, noise=NOISE)
+    """Tests teach what each of them adds; other sources only their own mean, if they have many rows."""
+    exact = [point.observation for point in known if point.names["test"]]
+    rough = [point.observation for point in known if not point.names["test"]]
+    tests = learn(exact, groups.MEMORY_LEVELS, noise=EXACT_NOISE)
+    others = learn(rough, groups.MEMORY_LEVELS[:1], noise=ROUGH_NOISE)
+    sources = {**(tests.tables[0] if exact else {}), **(others.tables[0] if rough else {})}
+    return Corrections(groups.MEMORY_LEVELS, (sources, *tests.tables[1:]))
 
 
 def error(point: Point, corrections: Corrections | None) -> float:

@@ -85,6 +85,9 @@ def read_row(row: Row) -> Reading:
     kind = framework(source.framework, source.spends)
     if test is not None:
         kind = test.framework(kind)
+    elif "_cef" in row.get("source_ref", ""):  # cross-entropy fusion, in Megatron's own way
+        own = {"memory_fused_logit": 6.0, "memory_head_gradient": 2.0}
+        kind = replace(kind, fused_loss=True, coefficients=kind.coefficients | own)
         if row["model"].endswith("_1node"):
             kind = replace(kind, name="megatron-one-node")
     elif source.framework == "megatron-deepspeed" and row.get("seq_parallel") == "yes":
@@ -327,10 +330,7 @@ def _batch(row: Row, source: Source, data: int, assumed: list[str]) -> tuple[int
         if batch is not None and steps is not None:
             micro = max(1, batch // (data * steps))
         else:
-            micro = source.micro_batch
-            if "whole" in source.batch_means:  # the batch that it gives is that of one data rank, at once
-                micro = batch or micro
-                batch = None
+            micro = source.micro_batch or max(1, (batch or data) // data)
             assumed.append("micro_batch")
     if batch is None:
         if steps is None:

@@ -27,8 +27,7 @@ class Source:
     else_spends: str = ""  # the same, where `spends` does not fit
     spends: str = ""  # an older or newer state of the framework, as memory goes
     dropout: bool = False
-    micro_batch: int = 1  # where a row does not say
-    batch_means: str = "all ranks"  # or "whole data rank": its batch is one rank's, in one go
+    micro_batch: int = 1  # where a row does not say; 0: all of a data rank's sequences at once
     refused: str = ""  # why its rows cannot be costed
     unit: float = float(1 << 30)  # of its memory figures
     per_micro_batch: bool = False  # its times are of one micro-batch, not of a step
@@ -110,7 +109,7 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"torchtitan", Source("torchtitan", flops="model, whole attention")),
     (r"fms-fsdp", Source("fms-fsdp", gradient_bytes=2, sequence=4096)),
     (r"jax|pax|maxtext", Source("jax", recompute="least")),
-    (r"colossal", Source("colossalai", gradient_bytes=2, recompute="full", batch_means="whole data rank")),
+    (r"colossal", Source("colossalai", gradient_bytes=2, recompute="least", micro_batch=0)),
     (r"xtuner", Source("xtuner", gradient_bytes=2, recompute="full")),
     (r"peft", Source("transformers", gradient_bytes=4, precision="fp32", sequence=512)),
     (r"primus", Source("primus", flops=CAUSAL)),

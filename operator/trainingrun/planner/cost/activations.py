@@ -33,7 +33,6 @@ class Kept:
 @lru_cache(maxsize=65536)
 def kept(
     model: ModelShape,
-    framework_name: str,
     coefficients: tuple[tuple[str, float], ...],
     size: float,
     tensor: int,
@@ -126,8 +125,8 @@ def _routed(
     if experts is None:
         return 0.0
     outside = experts.latent_size or model.hidden_size
-    balance = 1.0 + given.get("memory_expert_imbalance", 0.05) * (expert - 1)
-    copies = given.get("memory_expert_inputs", 2.0)
+    balance = 1.0 + given.get("memory_expert_imbalance", 0.0) * (expert - 1)
+    copies = given.get("memory_expert_inputs", 1.0)
     # Tokens that experts get are spread over the tensor ranks too, unless those cut experts.
     each = copies * size * outside + inner * experts.intermediate_size / expert_tensor
     held = experts.per_token * balance * each * expert_tensor / tensor
@@ -137,11 +136,11 @@ def _routed(
     return held + inner * experts.shared_intermediate_size / tensor
 
 
-def layer_kept(work: Workload) -> Kept:
+def layer_kept(work: Workload, recompute: Recompute | None = None) -> Kept:
+    """Of a layer of this workload, if it recomputed as `recompute` says."""
     layout, framework = work.layout, work.framework
     return kept(
         work.model,
-        framework.name,
         _frozen(framework),
         work.numerics.activations,
         layout.tensor,
@@ -152,7 +151,7 @@ def layer_kept(work: Workload) -> Kept:
         layout.sequence_parallel,
         work.dropout,
         framework.flash_attention,
-        layout.recompute,
+        recompute or layout.recompute,
     )
 
 
@@ -187,12 +186,14 @@ def stage_bytes(work: Workload, begin: int, end: int, in_flight: float, tokens: 
 
 
 def recomputed_bytes(work: Workload, begin: int, end: int, tokens: float) -> float:
-    """Of the layer that is computed again, during its backward pass."""
-    if work.layout.recompute is not Recompute.FULL or end == begin:
+    """Of one layer, for the time of its backward pass: what it did not keep."""
+    mode = work.layout.recompute
+    if mode is Recompute.NONE or end == begin:
         return 0.0
-    each, experts = layer_kept(work), work.model.experts
-    sparse = experts is not None and experts.layers(end) > experts.layers(begin)
-    return tokens * (each.experts if sparse else each.dense)
+    own, whole, experts = layer_kept(work), layer_kept(work, Recompute.NONE), work.model.experts
+    if experts is not None and experts.layers(end) > experts.layers(begin):
+        return tokens * (whole.experts - (own.input if mode is Recompute.FULL else own.experts))
+    return tokens * (whole.dense - (own.input if mode is Recompute.FULL else own.dense))
 
 
 def head_rows(work: Workload) -> int:

@@ -47,9 +47,9 @@ _FRAMEWORKS: dict[str, Framework] = {
 # model. `memory_context_gib` and slack (`memory_slack_share` of all, `memory_slack_activations` of those): what
 # nvidia-smi sees beyond the allocator's peak.
 _MEMORY: dict[str, dict[str, float]] = {
-    "megatron": {"memory_engine": 1.0},
-    "megatron-bridge": {"memory_engine": 1.0},
-    "nemo": {"memory_engine": 1.0},
+    "megatron": {"memory_engine": 1.0, "memory_gradient": 4.1},
+    "megatron-bridge": {"memory_engine": 1.0, "memory_gradient": 4.1},
+    "nemo": {"memory_engine": 1.0, "memory_gradient": 4.1},
     # ZeRO 1 keeps the gradients of its share in single precision beside masters and moments.
     "megatron-deepspeed": {
         "memory_weight_extra": 0.55,

@@ -42,31 +42,9 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     layout, given = work.layout, work.framework.coefficients
     parameters = stage_parameters(work, rank)
     held = states(work, parameters)
-    begin, end = stage_range(work.model.layers, layout.pipeline, layout.stage_layers, rank)
     tokens = layout.micro_batch * work.sequence_length / layout.context
-    group = int(given.get("memory_micro_batch_group", 0))
-    flying = layers_in_flight(layout, end - begin, rank, group)
-    activations = stage_bytes(work, begin, end, flying, tokens)
-    hidden = work.model.hidden_size
-    whole = layout.tensor if layout.sequence_parallel else 1
-    with_head = rank == head_rank(layout)
-    logits = 0.0
-    again = recomputed_bytes(work, begin, end, tokens)
-    if rank == 0:
-        micro_batches = flying / max(1, end - begin)
-        activations += tokens * hidden / whole * micro_batches * (1 if work.dropout else 0)
-    if with_head:
-        end_bytes = given.get("memory_end", 6.0) * tokens * hidden / whole
-        if work.model.prediction_layers and layout.recompute is not Recompute.FULL:
-            activations += work.model.prediction_layers * stage_bytes(work, end - 1, end, 1, tokens)
-        logits = _logits(work, tokens)
-        if again > logits + end_bytes:  # the backward pass of a layer is the fuller moment
-            activations, logits = activations + again, 0.0
-        else:
-            activations += end_bytes
-    else:
-        activations += again
-    buffers = _buffers(work, parameters, tokens) + held.gathered
+    activations, logits, gradient = _fullest_moment(work, parameters, rank, tokens)
+    buffers = _buffers(work, parameters, tokens) + held.gathered + gradient
     optimizer = held.optimizer
     if not work.numerics.adapters:
         buffers += given.get("memory_weight_extra", 0.0) * parameters.total
@@ -88,6 +66,35 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     )
 
 
+def _fullest_moment(
+    work: Workload, parameters: Parameters, rank: int, tokens: float
+) -> tuple[float, float, float]:
+    """Activations, logits and a matrix' gradient at the fuller of: the loss, the head's backward pass, a layer's."""
+    layout, given, model = work.layout, work.framework.coefficients, work.model
+    begin, end = stage_range(model.layers, layout.pipeline, layout.stage_layers, rank)
+    group = int(given.get("memory_micro_batch_group", 0))
+    flying = layers_in_flight(layout, end - begin, rank, group)
+    state = tokens * model.hidden_size / (layout.tensor if layout.sequence_parallel else 1)
+    kept = stage_bytes(work, begin, end, flying, tokens)
+    if rank == 0 and work.dropout:  # the mask of the embeddings' dropout
+        kept += state * flying / max(1, end - begin)
+    backward = recomputed_bytes(work, begin, end, tokens)
+    gradient = given.get("memory_gradient", work.numerics.activations) * parameters.largest
+    if work.numerics.adapters:
+        gradient = 0.0
+    if rank != head_rank(layout):
+        return kept + backward, 0.0, gradient
+    if model.prediction_layers and layout.recompute is not Recompute.FULL:
+        kept += model.prediction_layers * stage_bytes(work, end - 1, end, 1, tokens)
+    last = given.get("memory_end", 6.0) * state  # around the last norm
+    elements = tokens * head_rows(work)
+    logits = _logit_bytes(work) * elements
+    head_gradient = given.get("memory_head_gradient", 0.0) * parameters.head
+    if backward + gradient > last + logits + head_gradient:
+        return kept + backward, 0.0, gradient
+    return kept + last, logits, head_gradient
+
+
 def _name(rank: int, pipeline: int) -> str:
     if pipeline == 1:
         return "each rank"
@@ -96,14 +103,12 @@ def _name(rank: int, pipeline: int) -> str:
     return "last stage" if rank == pipeline - 1 else f"stage {rank}"
 
 
-def _logits(work: Workload, tokens: float) -> float:
+def _logit_bytes(work: Workload) -> float:
+    """Of each logit at the loss: itself, in single precision for the loss, and what the loss makes of it."""
     given = work.framework.coefficients
     if work.framework.fused_loss:
-        each = given.get("memory_fused_logit", 4.1)
-    else:
-        each = given.get("memory_logit", work.numerics.activations + 4)
-    heads = 1 + (work.model.prediction_layers if given.get("memory_logits_of_all_heads") else 0)
-    return each * tokens * head_rows(work) * heads
+        return given.get("memory_fused_logit", 4.1)
+    return given.get("memory_logit", work.numerics.activations + 4)
 
 
 def _slack(work: Workload, allocated: float, activations: float, context: float) -> float:
@@ -122,7 +127,6 @@ def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
         whole = layout.tensor if layout.sequence_parallel else 1
         sent = tokens * work.model.hidden_size * work.numerics.activations / whole
         total += given.get("memory_in_transit", 2.0) * sent
-    total += given.get("memory_gradient", 0.0) * parameters.largest
     if layout.sharding in (Sharding.GRADIENTS, Sharding.WEIGHTS) and not work.numerics.adapters:
         layer = max(parameters.layer, parameters.root)
         total += given.get("memory_layer_gradient", work.numerics.gradients) * layer

@@ -22,7 +22,8 @@ class Parameters:
     routed: float
     layer: float  # of the largest layer, experts included
     root: float  # embedding, last norm and head where the stage has them
-    largest: float  # of the largest single matrix
+    largest: float  # of the largest matrix of a layer
+    head: float  # rows of the vocabulary, where the stage has the head
     layers: int
 
     @property
@@ -63,11 +64,8 @@ def stage_parameters(work: Workload, rank: int) -> Parameters:
             dense += extra * (each.dense + 2 * model.hidden_size**2 / tensor)
             routed += extra * each.routed
             root += 0 if first else rows  # tokens to come are embedded here too
-    largest = max(
-        rows if first or last else 0.0,
-        model.hidden_size * model.intermediate_size * (2 if model.gated else 1) / tensor,
-    )
-    return Parameters(dense + root, routed, layer, root, largest, end - begin)
+    largest = model.hidden_size * model.intermediate_size * (2 if model.gated else 1) / tensor
+    return Parameters(dense + root, routed, layer, root, largest, rows if last else 0.0, end - begin)
 
 
 def shards(layout: Layout) -> tuple[float, float]:
