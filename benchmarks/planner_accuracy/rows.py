@@ -75,7 +75,7 @@ def read_row(row: Row) -> Reading:
     if sequence is None:
         sequence = source.sequence
         assumed.append("seq_len")
-    if source.recompute == "full" and "long-seq" in row.get("source", "").lower():
+    if source.recompute == "with sequence parallelism":
         model = replace(model, rotary=True)  # its positions are rotated, or longer sequences had not fitted
     elif not model.rotary and model.max_position_embeddings < sequence:
         model = replace(model, max_position_embeddings=sequence)
@@ -85,11 +85,11 @@ def read_row(row: Row) -> Reading:
     kind = framework(source.framework, source.spends)
     if test is not None:
         kind = test.framework(kind)
+        if row["model"].endswith("_1node"):
+            kind = replace(kind, times="megatron-one-node")
     elif "_cef" in row.get("source_ref", ""):  # cross-entropy fusion, in Megatron's own way
         own = {"memory_fused_logit": 6.0, "memory_head_gradient": 2.0}
         kind = replace(kind, fused_loss=True, coefficients=kind.coefficients | own)
-        if row["model"].endswith("_1node"):
-            kind = replace(kind, name="megatron-one-node")
     elif source.framework == "megatron-deepspeed" and row.get("seq_parallel") == "yes":
         kind = replace(kind, flash_attention=True)
     try:
@@ -380,6 +380,8 @@ def _recompute(row: Row, source: Source, assumed: list[str]) -> Recompute:
     text = row.get("recompute", "").lower().rstrip("?")
     if not text:
         text = source.recompute
+        if text == "with sequence parallelism":
+            text = "full" if row.get("seq_parallel") == "yes" else "none"
         if text == "least":
             text = "none"  # `predict` tries more
         if text == "where small":  # a table of what fits: one large accelerator needs no recomputation

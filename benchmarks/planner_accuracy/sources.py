@@ -21,7 +21,7 @@ class Source:
     gradient_bytes: float = 4  # where weights are in half precision
     precision: str = "bf16"  # where a row does not say
     # Where a row does not say: "none", "full", "least" (a recipe that runs: as little as fits), or "where small" (full on
-    # small or several accelerators).
+    # small or several accelerators), "with sequence parallelism" (full there, else none).
     recompute: str = "none"
     sequence: int = 2048  # where a row does not say
     else_spends: str = ""  # the same, where `spends` does not fit
@@ -48,7 +48,10 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"mbridge", Source("megatron-bridge", sequence=4096)),
     (r"nemo automodel", Source("automodel", recompute="least", gradient_bytes=2, flops=CAUSAL)),
     (r"nemo|dgxc", Source("nemo", recompute="least")),
-    (r"long-seq support", Source("megatron-deepspeed", flops=HARDWARE, recompute="full", precision="fp16")),
+    (
+        r"long-seq support",
+        Source("megatron-deepspeed", flops=HARDWARE, recompute="with sequence parallelism", precision="fp16"),
+    ),
     (r"bloom", Source("megatron-deepspeed", memory="device", flops=HARDWARE, gradient_bytes=2)),
     (
         r"tr3m",
@@ -111,10 +114,10 @@ SOURCES: tuple[tuple[str, Source], ...] = (
     (r"jax|pax|maxtext", Source("jax", recompute="least")),
     (r"colossal", Source("colossalai", gradient_bytes=2, recompute="least", micro_batch=0)),
     (r"xtuner", Source("xtuner", gradient_bytes=2, recompute="full")),
-    (r"peft", Source("transformers", gradient_bytes=4, precision="fp32", sequence=512)),
+    (r"peft", Source("transformers", gradient_bytes=4, precision="fp32", sequence=256)),
     (r"primus", Source("primus", flops=CAUSAL)),
     (r"deepspeed", Source("deepspeed", gradient_bytes=2)),
-    (r"oom issue", Source("transformers", gradient_bytes=2, recompute="none")),
+    (r"oom issue", Source("transformers", gradient_bytes=2, recompute="none", micro_batch=8)),
 )
 _MATCHERS = tuple((re.compile(pattern), source) for pattern, source in SOURCES)
 UNKNOWN = Source("megatron")

@@ -35,7 +35,7 @@ _FRAMEWORKS: dict[str, Framework] = {
         Framework("jax", {}),
         Framework("colossalai", {}),
         Framework("xtuner", {}),
-        Framework("transformers", {}),
+        Framework("transformers", {}, flash_attention=False),
         Framework("primus", {}),
         Framework("deepspeed", {}),
     )
@@ -111,8 +111,8 @@ _MEMORY: dict[str, dict[str, float]] = {
 
 @cache
 def framework(name: str, spends: str = "") -> Framework:
-    """`spends`: another state of it, as memory goes. Raises KeyError for a name that is not known."""
-    found = _FRAMEWORKS[name]
+    """`spends`: another state of it. Raises KeyError for a name that is not known."""
+    found = replace(_FRAMEWORKS[name], times=spends)
     memory = _MEMORY.get(spends or name)
     return found if memory is None else replace(found, coefficients=found.coefficients | memory)
 

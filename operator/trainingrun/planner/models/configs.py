@@ -57,5 +57,14 @@ def shape_of(config: Config) -> ModelShape:
     fields.setdefault("intermediate_size", 4 * fields["hidden_size"])
     fields.setdefault("max_position_embeddings", 2048)
     fields["head_dim"] = int(config.get("head_dim") or fields["hidden_size"] // fields["attention_heads"])
-    fields.update(family(config))
+    try:
+        fields.update(family(config))
+    except KeyError as error:
+        raise PlanInputError(
+            f"model.config.{error.args[0]}", None, f"{kind} needs it", "give the whole config"
+        ) from error
+    except TypeError as error:  # null where a number is needed
+        raise PlanInputError(
+            "model.config", None, f"a size of {kind} is null", "give the whole config"
+        ) from error
     return ModelShape(**fields)
