@@ -2,8 +2,9 @@
 
     python -m benchmarks.planner_accuracy --rows FILE.csv --out predictions.csv [--score]
 
-Reads what was configured, never what came out: outcome columns may be empty. --score compares with them where they are
-given. How the corrections do on rows and sources they have not seen: benchmarks.planner_accuracy.memory_fit and .fit.
+Reads what was configured, never what came out: outcome columns may be empty. --score compares with them where
+they are given. How the corrections do on rows and sources they have not seen:
+benchmarks.planner_accuracy.memory_fit and .fit.
 """
 
 from __future__ import annotations

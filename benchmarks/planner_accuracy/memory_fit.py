@@ -1,10 +1,12 @@
-"""Corrections of predicted memory from measurements, and how well they do on rows and sources that they have not seen.
+"""Corrections of predicted memory from measurements, and how well they do on rows and sources that they have
+not seen.
 
     python -m benchmarks.planner_accuracy.memory_fit --rows FILE.csv            # in sample, by row, by source
     python -m benchmarks.planner_accuracy.memory_fit --rows FILE.csv --write    # corrections_memory.json
 
-Pure standard library. The coefficients of frameworks are in `planner.cost.frameworks`; what is learned here are shares
-of what remains: of a source, of a test, of a test on one kind of accelerator and image.
+Pure standard library. The coefficients of frameworks are in `planner.cost.frameworks`; what is learned here
+are shares of what remains: of a source, of a test, of a test on one kind of accelerator and image. "By source"
+leaves only those shares out; what a source is worth whose framework nobody measured is told as "unknown".
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.planner_accuracy import groups
 from benchmarks.planner_accuracy.predict import chosen, peak
-from benchmarks.planner_accuracy.rows import Row, RowError, read_row
+from benchmarks.planner_accuracy.rows import Reading, Row, RowError, read_row
 from trainingrun.planner.cost.calibration import Corrections, Observation, learn
 
 FOLDS = 5
@@ -36,6 +38,7 @@ class Point:
     row: Row
     names: dict[str, str]
     predicted: float  # without corrections
+    unknown: float  # as if nobody had measured its framework: without the framework's coefficients
     measured: float
     weight: float
 
@@ -56,8 +59,19 @@ def points(file: Path) -> list[Point]:
                 continue
             weight = 1.0 if reading.complete else LOW_QUALITY
             predicted = peak(reading, chosen(reading)[1])
-            found.append(Point(row, groups.names(row, reading), predicted, float(row["peak_mem_gb"]), weight))
+            unknown = peak(reading, chosen(stranger(reading))[1])
+            names = groups.names(row, reading)
+            found.append(Point(row, names, predicted, unknown, float(row["peak_mem_gb"]), weight))
     return found
+
+
+def stranger(reading: Reading) -> Reading:
+    """The same row, of a framework of which only the kind of attention and loss are known."""
+    work = reading.workload
+    bare = replace(work.framework, coefficients={})
+    return replace(
+        reading, workload=replace(work, framework=bare), source=replace(reading.source, else_spends="")
+    )
 
 
 def taught(known: Sequence[Point]) -> Corrections:
@@ -111,7 +125,8 @@ def _line(title: str, every: Sequence[Point], errors: Sequence[float]) -> None:
     ]
     good = [value for point, value in zip(every, errors, strict=True) if point.weight == 1.0]
     print(
-        f"{title:28} {len(errors)} rows  MAPE {100 * fmean(errors):5.2f} %   complete rows {100 * fmean(good):5.2f} %   "
+        f"{title:28} {len(errors)} rows  MAPE {100 * fmean(errors):5.2f} %   "
+        f"complete rows {100 * fmean(good):5.2f} %   "
         f"current Megatron ({len(modern)}) {100 * fmean(modern):5.2f} %"
     )
 
@@ -129,14 +144,16 @@ def main() -> None:
     _line("and corrections, in sample", every, [error(point, corrections) for point in every])
     _line("and corrections, by row", every, rows)
     _line("and corrections, by source", every, sources)
-    table: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for point, row_error, source_error in zip(every, rows, sources, strict=True):
-        table[point.row["source"]].append((error(point, None), row_error, source_error))
+    strangers = [abs(point.unknown / point.measured - 1) for point in every]
+    _line("as of an unknown framework", every, strangers)
+    table: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for point, *others in zip(every, rows, sources, strangers, strict=True):
+        table[point.row["source"]].append((error(point, None), *others))
     for source, errors in table.items():
         means = [100 * fmean(column) for column in zip(*errors, strict=True)]
-        print(
-            f"  {source[:48]:48} {len(errors):4}  model {means[0]:6.2f}  by row {means[1]:6.2f}  by source {means[2]:6.2f}"
-        )
+        parts = zip(("model", "by row", "by source", "as unknown"), means, strict=True)
+        shown = "  ".join(f"{title} {mean:6.2f}" for title, mean in parts)
+        print(f"  {source[:44]:44} {len(errors):4}  {shown}")
     for value, point in sorted(zip(rows, every, strict=True), key=lambda pair: -pair[0])[: given.worst]:
         row = point.row
         cut = " ".join(

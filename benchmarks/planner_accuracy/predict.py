@@ -1,7 +1,7 @@
 """From a row to what the cost model says about it, in the row's own units. Pure standard library.
 
-Where a table's recipes are known to run but not how much they recompute (or move to the host), they are taken to do as
-little of it as fits.
+Where a table's recipes are known to run but not how much they recompute (or move to the host), they are taken
+to do as little of it as fits.
 """
 
 from __future__ import annotations

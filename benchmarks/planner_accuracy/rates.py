@@ -18,8 +18,8 @@ from trainingrun.planner.cost.types import Recompute
 from trainingrun.planner.models.counts import active_parameters
 from trainingrun.planner.models.flops import flops_per_token
 
-# Where a source's own count differs: hybrids' scans and predicting layers; a feed-forward with a gate of another kind than
-# SwiGLU as two matrices, and windows as if there were none.
+# Where a source's own count differs: hybrids' scans and predicting layers; a feed-forward with a gate of
+# another kind than SwiGLU as two matrices, and windows as if there were none.
 _COUNTED = {("megatron-bridge", "nemotron_h"): 1.083}
 
 

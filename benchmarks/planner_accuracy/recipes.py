@@ -1,4 +1,5 @@
-"""Arguments of Megatron-LM's own functional tests by test name: what their rows leave out, as the project publishes it.
+"""Arguments of Megatron-LM's own functional tests by test name: what their rows leave out, as the project
+publishes it.
 
 `megatron_recipes.json` holds inputs only (the files `model_config.yaml`), no measured value; it is written by
 

@@ -1,7 +1,8 @@
 """Metrics of predictions where a table gives what was measured, beside what one would use without a cost model.
 
-Memory: mean absolute percentage error; out of memory: whether "fits" was right. Time: the same error, its median and 90th
-percentile, and Kendall's tau inside a sweep: rows that differ in the layout only. Pure standard library.
+Memory: mean absolute percentage error; out of memory: whether "fits" was right. Time: the same error, its
+median and 90th percentile, and Kendall's tau inside a sweep: rows that differ in the layout only. Pure
+standard library.
 """
 
 from __future__ import annotations

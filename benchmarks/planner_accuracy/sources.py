@@ -20,8 +20,8 @@ class Source:
     flops: str = "model, whole attention"
     gradient_bytes: float = 4  # where weights are in half precision
     precision: str = "bf16"  # where a row does not say
-    # Where a row does not say: "none", "full", "least" (a recipe that runs: as little as fits), or "where small" (full on
-    # small or several accelerators), "with sequence parallelism" (full there, else none).
+    # Where a row does not say: "none", "full", "least" (a recipe that runs: as little as fits), or "where
+    # small" (full on small or several accelerators), "with sequence parallelism" (full there, else none).
     recompute: str = "none"
     sequence: int = 2048  # where a row does not say
     else_spends: str = ""  # the same, where `spends` does not fit

@@ -67,7 +67,9 @@ def test_a_layer_of_llama_keeps_twelve_and_its_feed_forward() -> None:
 
 
 def test_a_layer_of_gpt_keeps_what_was_published() -> None:
-    """s b h (34 + 5 a s / h), without flash attention and with dropout; 10 of it stays whole without sequence parallelism."""
+    """s b h (34 + 5 a s / h) with dropout and without flash attention; 10 of it is whole without sequence
+    parallelism.
+    """
     plain = a_workload(GPT_22B, dropout=True, sequence_length=2048)
     naive = replace(plain, framework=replace(plain.framework, flash_attention=False))
     scores = 5 * 64 * 2048 / 6144
@@ -140,6 +142,8 @@ def test_newer_accelerators_have_larger_workspaces() -> None:
 
 
 def test_the_allocator_gives_back_before_it_fails() -> None:
-    tight = a_workload(LLAMA_8B, data=8, sharding=Sharding.OPTIMIZER, shard=8, gpu="A100-SXM-80GB", micro_batch=1)
+    tight = a_workload(
+        LLAMA_8B, data=8, sharding=Sharding.OPTIMIZER, shard=8, gpu="A100-SXM-80GB", micro_batch=1
+    )
     bill = rank_bill(tight, 0)
     assert bill.slack <= max(0.0, tight.machine.memory_bytes - bill.allocated - bill.context)

@@ -84,6 +84,8 @@ def test_bills_are_positive_and_the_same_each_time(work: Workload) -> None:
     bills = peak_memory(work)
     assert bills == peak_memory(work)
     for bill in bills:
-        assert min(bill.weights, bill.gradients, bill.optimizer, bill.activations, bill.buffers, bill.slack) >= 0
+        assert (
+            min(bill.weights, bill.gradients, bill.optimizer, bill.activations, bill.buffers, bill.slack) >= 0
+        )
         assert bill.logits >= 0
     assert fullest(bills).total == max(bill.total for bill in bills)

@@ -21,7 +21,14 @@ LLAMA_8B: dict[str, Any] = {
     "max_position_embeddings": 8192,
     "tie_word_embeddings": False,
 }
-GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
 MIXTRAL = {
     **LLAMA_8B,
     "model_type": "mixtral",

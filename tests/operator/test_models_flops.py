@@ -38,8 +38,12 @@ def test_a_gpt_with_recomputation_needs_what_the_published_formula_says() -> Non
         LLAMA, hidden_size=hidden, layers=layers, attention_heads=48, key_value_heads=48, head_dim=128,
         intermediate_size=4 * hidden, gated=False, vocabulary_size=vocabulary,
     )  # fmt: skip
-    formula = 96 * length * layers * hidden**2 * (1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden))
-    assert length * flops_per_token(model, length, attention="whole", recomputed=True) == pytest.approx(formula)
+    formula = (
+        96 * length * layers * hidden**2 * (1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden))
+    )
+    assert length * flops_per_token(model, length, attention="whole", recomputed=True) == pytest.approx(
+        formula
+    )
 
 
 def test_windows_bound_what_is_looked_at() -> None:
@@ -49,7 +53,9 @@ def test_windows_bound_what_is_looked_at() -> None:
     assert flops_per_token(model, 8192) < flops_per_token(open_windows, 8192)
 
 
-@pytest.mark.parametrize("config", [LLAMA_8B, MIXTRAL, DEEPSEEK_V3, GPT_OSS], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize(
+    "config", [LLAMA_8B, MIXTRAL, DEEPSEEK_V3, GPT_OSS], ids=lambda config: config["model_type"]
+)
 def test_the_time_model_counts_the_same(config: dict[str, object]) -> None:
     model = shape_of(config)
     assert compute.flops_per_token(model, 4096) == pytest.approx(flops_per_token(model, 4096), rel=2e-3)

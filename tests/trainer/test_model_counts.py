@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
 from trainingrun.planner.models.configs import shape_of
 from trainingrun.planner.models.counts import count_parameters
 from trainingrun.planner.models.families import FAMILIES
@@ -20,7 +21,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
     ("llama", {"tie_word_embeddings": True, "head_dim": 64}),
-    ("qwen2", {"num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}),
+    (
+        "qwen2",
+        {"num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2},
+    ),
     ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20, "n_inner": 3000}),
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 8}),
     ("falcon", {"bias": True, "parallel_attn": False, "multi_query": False, "alibi": True}),
@@ -28,7 +32,15 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek_v3", {"num_hidden_layers": 8, "n_routed_experts": 16, "first_k_dense_replace": 2}),
     ("qwen2_moe", {"decoder_sparse_step": 2, "num_hidden_layers": 6}),
     ("llama4_text", {"interleave_moe_layer_step": 2, "num_hidden_layers": 6, "num_local_experts": 4}),
-    ("opt", {"do_layer_norm_before": False, "hidden_size": 512, "word_embed_proj_dim": 512, "num_attention_heads": 8}),
+    (
+        "opt",
+        {
+            "do_layer_norm_before": False,
+            "hidden_size": 512,
+            "word_embed_proj_dim": 512,
+            "num_attention_heads": 8,
+        },
+    ),
     ("starcoder2", {"use_bias": False}),
     ("stablelm", {"use_qkv_bias": True, "use_parallel_residual": True}),
     ("gpt_bigcode", {"multi_query": False}),
@@ -50,7 +62,9 @@ def test_the_count_is_the_real_models(kind: str) -> None:
     assert planned == real
 
 
-@pytest.mark.parametrize(("kind", "given"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-")
+@pytest.mark.parametrize(
+    ("kind", "given"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-"
+)
 def test_options_change_the_count_as_they_change_the_model(kind: str, given: dict[str, Any]) -> None:
     planned, real = _count(kind, given)
     assert planned == real

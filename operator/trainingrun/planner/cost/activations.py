@@ -2,13 +2,14 @@
 
 Per token, in bytes of the activations' format (2 for bfloat16) times
 
-    norms       2 h each: its input, and its output, which the next products need     whole, or cut by sequence parallelism
-    attention   a d (queries) + 2 k d (keys, values) + a d (output)                    cut by tensor
-    scores      without flash attention 5 a s bytes: softmax, dropout's mask, what is left; 2 a s without dropout
-    feed-forward   gate, up and their product: 3 f; without a gate 2 f                 cut by tensor
-    dropout     a byte for each hidden element and each of two masks                   as norms
+    norms         2 h each: input and output             whole, or cut by sequence parallelism
+    attention     a d + 2 k d + a d: queries, keys and values, output          cut by tensor
+    scores        without flash attention 5 a s bytes: softmax, dropout's mask, what is left; else 2 a s
+    feed-forward  gate, up and their product: 3 f; without a gate 2 f          cut by tensor
+    dropout       a byte for each hidden element and each of two masks         as norms
 
-Flash attention keeps four bytes a head and token more. Recomputation drops what can be computed from the layer's input.
+Flash attention keeps four bytes a head and token more. Recomputation drops what can be computed from the
+layer's input.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def kept(
     # What large modules keep goes to the host; the rest stays.
     factor *= given.get("memory_offloads_activations", 1.0)
     if selective and "memory_selective_layers" in given:  # so many layers keep their input only
-        share = given["memory_selective_layers"]
-        factor *= 1.0 - share
+        factor *= 1.0 - given["memory_selective_layers"]
+    if selective:
+        factor *= given.get("memory_selective_share", 1.0)
     if model.hybrid is not None:
         hybrid = model.hybrid
         channels = hybrid.state_heads * hybrid.state_head_dim

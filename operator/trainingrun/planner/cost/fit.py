@@ -1,8 +1,9 @@
 """Whether a configuration fits its accelerators, and how likely it is to run out of memory all the same.
 
-The rule for a plan is simple and on the safe side: the predicted peak, a margin (1 GiB, or 4 % of the peak) and what is not the
-allocator's must fit. The probability comes from how far predictions were from measurements (`memory_spread` of the
-framework: standard deviation of their logarithms). The allocator's slack is not counted: it is given back in need.
+The rule for a plan is simple and on the safe side: the predicted peak, a margin (1 GiB, or 4 % of the peak)
+and what is not the allocator's must fit. The probability comes from how far predictions were from measurements
+(`memory_spread` of the framework: standard deviation of their logarithms). The allocator's slack is not
+counted: it is given back in need.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trainingrun.planner.cost.types import Bill, Framework, Machine
 
 MARGIN_SHARE = 0.04
 MARGIN_BYTES = GIB
-USUAL_SPREAD = 0.06
+USUAL_SPREAD = 0.1  # of a framework that nobody measured
 
 
 def margin(allocated: float) -> float:

@@ -42,16 +42,17 @@ _FRAMEWORKS: dict[str, Framework] = {
 }
 
 
-# Bytes a parameter beyond what `Numerics` says: `memory_weight_extra` on each rank, `memory_optimizer_extra` shared as the
-# optimizer is. `memory_logit`, `memory_fused_logit`: bytes a logit at the loss. `memory_fixed_gib`: allocated whatever the
-# model. `memory_context_gib` and slack (`memory_slack_share` of all, `memory_slack_activations` of those): what
-# nvidia-smi sees beyond the allocator's peak.
+# Bytes a parameter beyond what `Numerics` says: `memory_weight_extra` on each rank, `memory_optimizer_extra`
+# shared as the optimizer is. `memory_logit`, `memory_fused_logit`: bytes a logit at the loss.
+# `memory_fixed_gib`: allocated whatever the model. `memory_context_gib` and slack (`memory_slack_share` of
+# all, `memory_slack_activations` of those): what nvidia-smi sees beyond the allocator's peak.
 _MEMORY: dict[str, dict[str, float]] = {
-    "megatron": {"memory_engine": 1.0, "memory_gradient": 4.1},
-    "megatron-bridge": {"memory_engine": 1.0, "memory_gradient": 4.1},
-    "nemo": {"memory_engine": 1.0, "memory_gradient": 4.1},
+    "megatron": {"memory_spread": 0.03, "memory_engine": 1.0, "memory_gradient": 4.1},
+    "megatron-bridge": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
+    "nemo": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
     # ZeRO 1 keeps the gradients of its share in single precision beside masters and moments.
     "megatron-deepspeed": {
+        "memory_spread": 0.05,
         "memory_weight_extra": 0.55,
         "memory_optimizer_extra": 5.9,
         "memory_slack_share": 0.0,
@@ -60,6 +61,7 @@ _MEMORY: dict[str, dict[str, float]] = {
     },
     # And of 2021, on accelerators of 32 GB: gradients are reduced from a second flat copy.
     "megatron-deepspeed-2021": {
+        "memory_spread": 0.11,
         "memory_weight_extra": 4.5,
         "memory_optimizer_extra": 4.0,
         "memory_logit": 7.0,
@@ -68,6 +70,7 @@ _MEMORY: dict[str, dict[str, float]] = {
     },
     # The same before it shared anything.
     "megatron-deepspeed-early": {
+        "memory_spread": 0.12,
         "memory_optimizer_extra": 4.0,
         "memory_slack_share": 0.0,
         "memory_slack_activations": 0.7,
@@ -75,6 +78,7 @@ _MEMORY: dict[str, dict[str, float]] = {
     },
     # With ZeRO 3, inputs of layers go to the host, where memory is short.
     "megatron-deepspeed-early-offloading": {
+        "memory_spread": 0.12,
         "memory_optimizer_extra": 4.0,
         "memory_slack_share": 0.0,
         "memory_slack_activations": 0.7,
@@ -93,14 +97,26 @@ _MEMORY: dict[str, dict[str, float]] = {
         "memory_selective_activation": 1.0,
         "memory_offloads_activations": 0.25,
     },
-    "fms-fsdp": {"memory_norm_copies": 2.0, "memory_selective_layers": 0.75},
+    "fms-fsdp": {"memory_norm_copies": 2.0, "memory_selective_layers": 0.75, "memory_logit": 12.0},
+    # Torch's own loss: a copy of the logits in single precision, their log-softmax, and the gradients of both. Selective
+    # recomputation keeps every other product's output, and attention's.
+    "torchtitan": {"memory_logit": 12.0, "memory_selective_share": 0.45},
+    "xtuner": {"memory_logit": 12.0},
+    "deepspeed": {"memory_logit": 12.0, "memory_norm_copies": 6.0},
     "llm-foundry": {"memory_activation_factor": 0.95, "memory_context_gib": 1.0},
     # Eager modules. Sharded weights are gathered for the forward pass and stay until the step.
-    "litgpt": {"memory_norm_copies": 6.0, "memory_gathers_all": 1.0, "memory_quantised": 0.25},
-    # Zero 3 of DeepSpeed with its defaults: a billion parameters may be gathered at once, and buckets of half a billion.
-    "transformers": {"memory_norm_copies": 6.0, "memory_offload_gib": 7.7},
-    "torchtune": {"memory_fused_logit": 0.5},
+    "litgpt": {
+        "memory_spread": 0.09,
+        "memory_norm_copies": 6.0,
+        "memory_gathers_all": 1.0,
+        "memory_quantised": 0.25,
+    },
+    # Zero 3 of DeepSpeed with its defaults: a billion parameters may be gathered at once, and buckets of half
+    # a billion.
+    "transformers": {"memory_spread": 0.1, "memory_norm_copies": 6.0, "memory_offload_gib": 7.7},
+    "torchtune": {"memory_spread": 0.1, "memory_fused_logit": 0.5},
     "sailor": {
+        "memory_spread": 0.03,
         "memory_activation_factor": 0.94,
         "memory_weight_extra": 14.0,
         "memory_logit": 23.6,

@@ -1,8 +1,8 @@
 """How many layers' activations a pipeline rank holds at its fullest, by schedule.
 
-1F1B: rank r of p starts p - r micro-batches before the first comes back. Interleaved: 2 (p - r - 1) + (v - 1) g + 1 turns,
-g micro-batches going through one stage before the next one takes its turn (g = p unless told otherwise). GPipe: all. ZBV: p
-on each rank.
+1F1B: rank r of p starts p - r micro-batches before the first comes back. Interleaved: 2 (p - r - 1) + (v - 1)
+g + 1 turns, g micro-batches going through one stage before the next one takes its turn (g = p unless told
+otherwise). GPipe: all. ZBV: p on each rank.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ coefficient (`memory_…`, see `frameworks`). Pure, and cheap enough for a searc
     bills = peak_memory(workload)       # ranks that may be the fullest
     bill = fullest(bills)
 
-The fullest is an end of the pipeline: the first stage holds the most micro-batches, the last has head and logits; with
-experts also the second, as the first layers may be dense. A rank is fullest at one of two moments: at the loss, with the logits and
-their copies, or amid the backward pass, with the gradient of a matrix beside the matrix.
+The fullest is an end of the pipeline: the first stage holds the most micro-batches, the last has head and
+logits; with experts also the second, as the first layers may be dense. A rank is fullest at one of two
+moments: at the loss, with the logits and their copies, or amid the backward pass, with the gradient of a
+matrix beside the matrix.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _slack(work: Workload, allocated: float, activations: float, context: float)
 
 
 def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
-    """Libraries' workspaces, hidden states on their way, and the gradient of the largest matrix before it is added."""
+    """Libraries' workspaces, hidden states on their way, gradients of a sharded layer before they are scattered."""
     given, layout = work.framework.coefficients, work.layout
     total = workspaces(work) + given.get("memory_fixed_gib", 0.0) * GIB
     if layout.pipeline > 1:

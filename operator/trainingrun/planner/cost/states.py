@@ -1,8 +1,8 @@
 """Bytes of weights, gradients and optimizer on one rank, by what data ranks share out.
 
-Weights that nobody shares are held as modules use them, gradients as they are accumulated; masters and moments belong to the
-optimizer. Who shares weights (ZeRO 3, FSDP) holds the masters, and gathers a layer at a time. Routed experts are shared
-among the ranks that hold the same ones, which are fewer.
+Weights that nobody shares are held as modules use them, gradients as they are accumulated; masters and moments
+belong to the optimizer. Who shares weights (ZeRO 3, FSDP) holds the masters, and gathers a layer at a time.
+Routed experts are shared among the ranks that hold the same ones, which are fewer.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def states(work: Workload, parameters: Parameters) -> States:
 
 
 def _adapters(work: Workload, parameters: Parameters, sharded: float) -> States:
-    """Weights that stand still, and small matrices beside them that are trained. The rank's share of those is its share of
-    the layers.
+    """Weights that stand still, and small matrices beside them that are trained. The rank's share of those is
+    its share of the layers.
     """
     numerics, layout = work.numerics, work.layout
     share = parameters.layers / work.model.layers / layout.tensor

@@ -1,8 +1,8 @@
 """How many parameters a model has, and a rank of it. Exact, for every shape that `ModelShape` can tell.
 
-Tensor ranks cut projections and vocabulary; norms, routers, the small sides of latent attention and the biases of what is
-summed up are whole on each. Expert ranks hold experts of their own. Called by the cost model for every configuration,
-so sums are kept.
+Tensor ranks cut projections and vocabulary; norms, routers, the small sides of latent attention and the biases
+of what is summed up are whole on each. Expert ranks hold experts of their own. Called by the cost model for
+every configuration, so sums are kept.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def final(model: ModelShape, tensor: int = 1, multiple: int = 0, *, tied: bool |
 def attention(model: ModelShape, tensor: int = 1) -> float:
     """Of one layer's attention, norms of queries and keys included."""
     hidden, heads = model.hidden_size, model.attention_heads
+    count: float
     if model.latent is not None:
         latent = model.latent
         query = heads * latent.query_dim

@@ -1,5 +1,5 @@
-"""What each family of transformers models does differently from Llama, from its config. One function each; the table is
-the list of what is known.
+"""What each family of transformers models does differently from Llama, from its config. One function each; the
+table is the list of what is known.
 """
 
 from __future__ import annotations

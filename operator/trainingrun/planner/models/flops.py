@@ -1,8 +1,9 @@
 """Operations of a token, forward and backward.
 
-A product with K x N weights is 2 K N operations forward and twice that backward. Attention is 2 x tokens that are looked at x
-(query-key and value elements) forward. "causal" counts the tokens before, "whole" all of the sequence (as many published rates
-do), "none" leaves attention out. What is computed again is counted only by `recomputed`.
+A product with K x N weights is 2 K N operations forward and twice that backward. Attention is 2 x tokens that
+are looked at x (query-key and value elements) forward. "causal" counts the tokens before, "whole" all of the
+sequence (as many published rates do), "none" leaves attention out. What is computed again is counted only by
+`recomputed`.
 """
 
 from __future__ import annotations
