@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,9 +31,12 @@ def solve(
     *,
     start: np.ndarray | None = None,
     iterations: int = 8,
-    noise: float = 0.06,
+    noise: float = 0.04,
+    tail: float = math.inf,
 ) -> np.ndarray:
-    """Logarithms of the parameters over their starts. `predict(rows)` gives logarithms of times; rows of weight 0 teach nothing."""
+    """Logarithms of the parameters over their starts. `predict(rows)` gives logarithms of times; rows of weight 0 teach
+    nothing, and residuals beyond `tail` hardly more: something else is wrong with those rows.
+    """
     used = np.flatnonzero(weights)
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     sigma = np.array([one.sigma for one in parameters])
@@ -47,7 +51,9 @@ def solve(
         residual = np.zeros(len(measured))
         residual[used] = predict(used) - measured[used]
         size = np.abs(residual)
-        cost = np.where(size < HUBER, 0.5 * residual**2, HUBER * (size - 0.5 * HUBER))
+        cost = np.where(size < HUBER, 0.5 * residual**2, HUBER * (np.minimum(size, tail) - 0.5 * HUBER))
+        far = size > tail
+        cost[far] += HUBER * tail * (1 - tail / size[far])
         return float((weights * cost).sum() / noise**2 + 0.5 * ((values / sigma) ** 2).sum()), residual
 
     best, residual = loss(theta)
@@ -66,6 +72,7 @@ def solve(
             put(one, one.start * float(np.exp(theta[column])))
         size = np.maximum(np.abs(residual), 1e-9)
         effective = weights * np.where(size < HUBER, 1.0, HUBER / size) / noise**2
+        effective *= np.where(size > tail, (tail / size) ** 2, 1.0)
         normal = (jacobian * effective[:, None]).T @ jacobian + np.diag(1 / sigma**2)
         gradient = (jacobian * effective[:, None]).T @ residual + theta / sigma**2
         improved = False

@@ -21,20 +21,30 @@ FIXED = ("matmul", "attention", "data_cost", "host_memory")  # of COMMON: known,
 COMMON_WIDTH = 0.5
 SHARE_WIDTH = 0.4
 OWN = {
-    "matmul": 0.15,
+    "matmul": 0.12,
     "attention": 0.3,
     "element_passes": 0.4,
     "tensor_exposed": 0.5,
     "context_exposed": 0.5,
     "expert_exposed": 0.5,
-    "transfer_exposed": 0.5,
+    "transfer_exposed": 0.3,
     "data_hidden": 0.3,
-    "data_cost": 0.4,
+    "data_cost": 0.3,
+    "shard_member": 2.0,
+    "accumulate_bytes": 0.7,
+    "wave": 0.7,
+    "product_bytes": 0.4,
     "start_layer": 0.5,
     "start_experts": 0.4,
     "start_stage": 0.5,
     "start_step": 0.12,
+    "load_batch": 0.5,
 }
+OWN_WIDTHS = {("megatron-one-node", "load_batch"): 5.0}  # what is known to differ
+
+
+def _whose(work: Workload) -> str:
+    return work.framework.times or work.framework.name
 
 
 @dataclass
@@ -45,7 +55,7 @@ class TimeTables:
     own: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in {work.framework.name for work in self.workloads}:
+        for name in {_whose(work) for work in self.workloads}:
             self.own[name] = {}
             fitted.FRAMEWORKS[name] = dict(fitted.COMMON)
 
@@ -71,7 +81,7 @@ class TimeTables:
 
 def parameters(workloads: list[Workload]) -> list[Parameter]:
     everything = np.arange(len(workloads))
-    frameworks = np.array([work.framework.name for work in workloads])
+    frameworks = np.array([_whose(work) for work in workloads])
     machines = np.array([work.machine.name for work in workloads])
     families = np.array([found.family if (found := gpus.find(name)) else name for name in machines])
     found = [
@@ -88,9 +98,9 @@ def parameters(workloads: list[Workload]) -> list[Parameter]:
         found.append(Parameter("host", name, value, SHARE_WIDTH, np.flatnonzero(machines == name)))
     for framework in sorted(set(frameworks)):
         rows = np.flatnonzero(frameworks == framework)
-        found += [
-            Parameter(f"framework:{framework}", key, 1.0, width, rows) for key, width in OWN.items()
-        ]
+        for key, width in OWN.items():
+            own = OWN_WIDTHS.get((framework, key), width)
+            found.append(Parameter(f"framework:{framework}", key, 1.0, own, rows))
     return found
 
 
@@ -108,6 +118,8 @@ START_COMMON: dict[str, float] = {
     "matmul": 1.0,
     "ragged": 1.2,
     "product_bytes": 1.0,
+    "wave": 1.8e6,
+    "accumulate_bytes": 8.0,
     "cast_bytes": 3.0,
     "attention": 1.0,
     "attention_whole": 1.5,
@@ -127,6 +139,7 @@ START_COMMON: dict[str, float] = {
     "data_hidden": 0.7,
     "data_contention": 0.1,
     "data_cost": 1.0,
+    "shard_member": 2e-5,
     "update_passes": 1.3,
     "host_memory": 1e11,
     "start_layer": 3.5e-3,
@@ -141,7 +154,9 @@ START_COMMON: dict[str, float] = {
     "start_adapters": 1e-3,
     "start_shards": 1e-3,
     "start_stage": 1e-3,
+    "start_offload": 2e-2,
     "start_step": 0.02,
+    "load_batch": 2e-4,
 }
 
 

@@ -62,6 +62,7 @@ def between_steps(
             total += all_reduce(
                 trained * gradient / parts, copies, group_link(machine, stride * parts, copies)
             )
+        total += c["shard_member"] * parts
     total *= c["data_cost"]
     hidden = 0.0
     if work.framework.overlaps_data:

@@ -25,7 +25,7 @@ _SHARPNESS = 4.0  # of the change from what the accelerator to what the host tak
 
 def step_time(work: Workload) -> Step:
     model, layout, machine, framework = work.model, work.layout, work.machine, work.framework
-    c = fitted.FRAMEWORKS.get(framework.name, fitted.COMMON)
+    c = fitted.FRAMEWORKS.get(framework.times or framework.name, fitted.COMMON)
     tensor, pipeline, context = layout.tensor, layout.pipeline, layout.context
     sequence, size = work.sequence_length, work.numerics.activations
     sums = shapes(model, tensor, layout.expert_tensor)
@@ -41,6 +41,7 @@ def step_time(work: Workload) -> Step:
     matmul = c["matmul"] * (c["ragged"] if sums.ragged else 1.0)
     product = 2.0 * tokens * sums.weights / rate.matmul * matmul
     product += c["product_bytes"] * size * (sums.weights + tokens * sums.through) / memory
+    product += c["wave"] * sums.through / rate.matmul
     if rate.narrow:
         product += c["cast_bytes"] * tokens * sums.through / memory
     routed = 0.0
@@ -56,6 +57,9 @@ def step_time(work: Workload) -> Step:
                 c["cast_bytes"] * (local * sums.expert_weights + routed * sums.expert_through) / memory
             )
     layers = product * passes
+    if not work.numerics.adapters:  # gradients of weights are added to what earlier micro-batches left
+        own_weights = sums.weights + (local * sums.expert_weights if experts is not None else 0.0)
+        layers += c["accumulate_bytes"] * own_weights / memory
     if work.numerics.weights < 1.0:  # quantised weights are widened before each use
         held = sums.weights + (experts.count / layout.expert * sums.expert_weights if experts else 0.0)
         layers += c["widen_bytes"] * held / memory * passes
@@ -133,6 +137,8 @@ def step_time(work: Workload) -> Step:
     if model.head_norms:
         an_attention += c["start_head_norms"]
     starts += an_attention * sums.attention_layers
+    if framework.coefficients.get("memory_offloads_activations"):
+        starts += c["start_offload"] * sums.layers
     if experts is not None:
         one_by_one = local if framework.coefficients.get("memory_experts_one_by_one") else 1.0
         starts += (c["start_experts"] + c["start_expert"] * one_by_one) * sums.expert_layers
@@ -180,7 +186,7 @@ def step_time(work: Workload) -> Step:
         expert=sent_expert * stage * scale,
         data=data,
         optimizer=update,
-        other=late * scale + c["start_step"],
+        other=late * scale + c["start_step"] + c["load_batch"] * micro_batches,
         model_flops=flops,
         flops_rule="causal",
     )

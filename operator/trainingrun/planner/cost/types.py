@@ -103,12 +103,14 @@ class Framework:
     flash_attention: bool = True
     overlaps_data: bool = True  # gathers and scatters of data ranks hide behind compute
     overlaps_tensor: bool = False
+    times: str = ""  # whose coefficients of time it has, where they are not those of its name
     padded_vocabulary: int = 0  # the vocabulary is rounded up to a multiple of this x tensor; 0: it is not
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`sequence_length` tokens; `global_batch` sequences. `assumed`: fields that were not given but taken to be so."""
+    """`sequence_length` tokens; `global_batch` sequences. `assumed`: fields that were not given but taken to
+    be so."""
 
     model: ModelShape
     sequence_length: int
