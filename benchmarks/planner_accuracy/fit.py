@@ -1,10 +1,13 @@
-"""Fits the time model to published measurements and says how well it does on rows and sources that it has not seen.
+"""Fits the time model to published measurements and says how well it does on rows and sources that it has
+not seen.
 
     python -m benchmarks.planner_accuracy.fit --rows FILE.csv              # in sample, by row and by source
-    python -m benchmarks.planner_accuracy.fit --rows FILE.csv --write      # coefficients and corrections, to their files
+    python -m benchmarks.planner_accuracy.fit --rows FILE.csv --write      # coefficients and corrections, to
+    their files
 
-Needs numpy (the trainer's environment). By row: folds that are drawn anew for each seed, everything (coefficients and corrections)
-fitted without the fold. By source: all rows of a source left out together; its own corrections are then unknown.
+Needs numpy (the trainer's environment). By row: folds that are drawn anew for each seed, everything
+(coefficients and corrections) fitted without the fold. By source: all rows of a source left out together;
+its own corrections are then unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from trainingrun.planner.cost import fitted
 from trainingrun.planner.cost.calibration import Corrections, Observation, learn
 
 LOW_QUALITY_WEIGHT = 0.3  # rows with assumed fields teach less
-NOISY = ("ci golden",)  # times of tests, on machines that other tests share: the same twice differs by a tenth
+NOISY = (
+    "ci golden",
+)  # times of tests, on machines that other tests share: the same twice differs by a tenth
 FOLDS = 5
 TAIL = 0.5  # residuals (logarithms) beyond are taken for mistakes of tables
 
@@ -73,7 +78,9 @@ def _weight(row: Row) -> float:
 def fit(
     data: Data, taught: np.ndarray, start: np.ndarray | None, iterations: int
 ) -> tuple[np.ndarray, Corrections]:
-    """Coefficients from the rows `taught`, then corrections from what remains there; the tables hold the coefficients."""
+    """Coefficients from the rows `taught`, then corrections from what remains there; the tables hold the
+    coefficients.
+    """
     found = time_fit.parameters(data.tables.workloads)
     weights = data.weights * taught
     model = (found, data.tables.put, data.tables.predict, data.measured, weights)
@@ -92,7 +99,9 @@ def fit(
 def unseen(
     data: Data, folds: np.ndarray, start: np.ndarray, *, iterations: int = 4
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of predictions of each row by a fit that has not seen its fold: without and with corrections."""
+    """Logarithms of predictions of each row by a fit that has not seen its fold: without and with
+    corrections.
+    """
     plain, corrected = np.zeros(len(folds)), np.zeros(len(folds))
     for fold in np.unique(folds):
         out = np.flatnonzero(folds == fold)

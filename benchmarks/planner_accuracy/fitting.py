@@ -13,7 +13,9 @@ HUBER = 0.15  # residuals beyond count linearly
 
 @dataclass(frozen=True)
 class Parameter:
-    """One coefficient of the model. `rows` that it can change; a prior of width `sigma` around `start`, in logarithms."""
+    """One coefficient of the model. `rows` that it can change; a prior of width `sigma` around `start`, in
+    logarithms.
+    """
 
     table: str
     key: str
@@ -34,8 +36,8 @@ def solve(
     noise: float = 0.04,
     tail: float = math.inf,
 ) -> np.ndarray:
-    """Logarithms of the parameters over their starts. `predict(rows)` gives logarithms of times; rows of weight 0 teach
-    nothing, and residuals beyond `tail` hardly more: something else is wrong with those rows.
+    """Logarithms of the parameters over their starts. `predict(rows)` gives logarithms of times; rows of
+    weight 0 teach nothing, and residuals beyond `tail` hardly more: something else is wrong with those rows.
     """
     used = np.flatnonzero(weights)
     theta = np.zeros(len(parameters)) if start is None else start.copy()

@@ -1,7 +1,7 @@
 """Which groups a row of measurements belongs to, for corrections: where it was published, what ran, on what.
 
-Read from what was configured only. The levels go from wide to narrow: a source (and its section) has its own way to measure, a
-model its kernels on one kind of accelerator.
+Read from what was configured only. The levels go from wide to narrow: a source (and its section) has its own
+way to measure, a model its kernels on one kind of accelerator.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ def sweep_taus(rows: Sequence[Row], predicted: np.ndarray) -> list[float]:
     for index, row in enumerate(rows):
         found[tuple(row[column] for column in SWEEP)].append(index)
     return [
-        kendall([float(predicted[one]) for one in members], [float(rows[one]["step_time_s"]) for one in members])
+        kendall(
+            [float(predicted[one]) for one in members], [float(rows[one]["step_time_s"]) for one in members]
+        )
         for members in found.values()
         if len(members) >= SMALLEST_SWEEP
     ]
@@ -69,7 +71,9 @@ def sweeps(rows: Sequence[Row], predicted: np.ndarray) -> str:
     return f"tau {np.mean(taus):.2f} ({len(taus)} sweeps)" if taus else ""
 
 
-def constant_utilisation(rows: Sequence[Row], readings: Sequence[Reading], measured: np.ndarray) -> np.ndarray:
+def constant_utilisation(
+    rows: Sequence[Row], readings: Sequence[Reading], measured: np.ndarray
+) -> np.ndarray:
     """The baseline: each kind of accelerator and format reaches one share of its rate, whatever it computes."""
     ideal = np.array([_ideal(reading) for reading in readings])
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -95,5 +99,19 @@ def by_source(sources: np.ndarray, error: np.ndarray) -> None:
 
 
 def describe(row: Row) -> str:
-    columns = ("source", "model", "gpu", "gpus", "seq_len", "tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch", "grad_accum")
+    columns = (
+        "source",
+        "model",
+        "gpu",
+        "gpus",
+        "seq_len",
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "vpp",
+        "micro_batch",
+        "grad_accum",
+    )
     return " ".join(f"{column}={row[column]}" for column in columns)

@@ -1,7 +1,8 @@
 """The coefficients of the time model as parameters to fit, and where their values go.
 
-A coefficient of `COMMON` holds for all frameworks; a framework's own is a factor on it, held near one by its prior, so that few
-rows change little. Shares of the data sheet's rates belong to kinds of accelerators, starting times to kinds of hosts.
+A coefficient of `COMMON` holds for all frameworks; a framework's own is a factor on it, held near one by its
+prior, so that few rows change little. Shares of the data sheet's rates belong to kinds of accelerators,
+starting times to kinds of hosts.
 """
 
 from __future__ import annotations
@@ -167,7 +168,10 @@ def reset() -> None:
     fitted.SHARES.update({family: dict(shares) for family, shares in START_SHARES.items()})
     fitted.HOSTS.clear()
     fitted.HOSTS.update(START_HOSTS)
-    fitted.GROUPED_SHARE, fitted.ATTENTION_SHARE = START_GLOBAL["GROUPED_SHARE"], START_GLOBAL["ATTENTION_SHARE"]
+    fitted.GROUPED_SHARE, fitted.ATTENTION_SHARE = (
+        START_GLOBAL["GROUPED_SHARE"],
+        START_GLOBAL["ATTENTION_SHARE"],
+    )
     fitted.FRAMEWORKS.clear()
 
 
@@ -175,8 +179,8 @@ FILE = '''"""Coefficients of the time model, fitted on published measurements. W
 
     python -m benchmarks.planner_accuracy.fit --write
 
-and by nothing else. What each means: `planner.cost.time`, which reads them, and `benchmarks.planner_accuracy.time_fit`,
-which says where the fit began.
+and by nothing else. What each means: `planner.cost.time`, which reads them, and
+`benchmarks.planner_accuracy.time_fit`, which says where the fit began.
 """
 
 SHARES: dict[str, dict[str, float]] = {shares}
@@ -193,20 +197,25 @@ FRAMEWORKS: dict[str, dict[str, float]] = {{name: COMMON | own for name, own in 
 
 def source_text(tables: TimeTables) -> str:
     """`fitted.py` with the values that the tables have now."""
-
-    def rounded(table: dict[str, float]) -> dict[str, float]:
-        return {key: float(f"{value:.4g}") for key, value in table.items()}
-
     own = {
-        name: rounded({key: fitted.COMMON[key] * value for key, value in factors.items() if abs(value - 1) > 0.002})
+        name: {key: fitted.COMMON[key] * value for key, value in factors.items() if abs(value - 1) > 0.002}
         for name, factors in sorted(tables.own.items())
     }
     return FILE.format(
-        shares={family: rounded(shares) for family, shares in fitted.SHARES.items()},
-        hosts=rounded(fitted.HOSTS),
-        grouped=float(f"{fitted.GROUPED_SHARE:.4g}"),
-        attention=float(f"{fitted.ATTENTION_SHARE:.4g}"),
+        shares=_nested(fitted.SHARES),
+        hosts=_flat(fitted.HOSTS),
+        grouped=f"{fitted.GROUPED_SHARE:.4g}",
+        attention=f"{fitted.ATTENTION_SHARE:.4g}",
         memory=fitted.MEMORY_SHARE,
-        common=rounded(fitted.COMMON),
-        own=own,
+        common=_flat(fitted.COMMON),
+        own=_nested(own),
     )
+
+
+def _flat(table: dict[str, float], indent: str = "") -> str:
+    lines = [f'{indent}    "{key}": {float(f"{value:.4g}")!r},\n' for key, value in table.items()]
+    return "{\n" + "".join(lines) + indent + "}"
+
+
+def _nested(tables: dict[str, dict[str, float]]) -> str:
+    return "{\n" + "".join(f'    "{name}": {_flat(table, "    ")},\n' for name, table in tables.items()) + "}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainingrun.planner import catalogue, rules, zero
+from trainingrun.planner import rules, zero
 from trainingrun.planner.candidates import Candidate, candidates
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.hardware.gpus import GIB, GPUS
 from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
 from trainingrun.planner.text import cut_name, human_bytes
 from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, NodeShape, TrainingShape
@@ -114,8 +115,8 @@ def _other_accelerators(node: NodeShape, best: Candidate) -> str:
     if node.device == "cpu":
         return ""
     bigger = []
-    for entry in catalogue.ACCELERATORS:
-        memory = int(entry.memory_gib * catalogue.GIB) * node.processes
+    for entry in GPUS:
+        memory = int(entry.memory_gib * GIB) * node.processes
         if entry.resource == node.device and fits(best.bill, replace(node, memory_bytes=memory)):
             bigger.append(entry)
     return f"accelerators such as {min(bigger, key=lambda entry: entry.memory_gib).name}" if bigger else ""

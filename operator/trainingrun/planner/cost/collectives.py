@@ -1,9 +1,10 @@
 """What collectives take, by link and size of the message.
 
-A ring over g ranks sends (g - 1) / g of the message through each rank (an all-reduce twice that), in g - 1 hops (twice), and
-starts as slowly as the link's curve says: a message of the link's half size takes twice its share of the bandwidth. A
-group that crosses nodes is as fast as its members of one node are together on the network, and at most as the link inside:
-each has network cards of its own (rings are aligned with rails). Pure arithmetic.
+A ring over g ranks sends (g - 1) / g of the message through each rank (an all-reduce twice that), in g - 1
+hops (twice), and starts as slowly as the link's curve says: a message of the link's half size takes twice
+its share of the bandwidth. A group that crosses nodes is as fast as its members of one node are together on
+the network, and at most as the link inside: each has network cards of its own (rings are aligned with
+rails). Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def all_reduce(message: float, size: int, link: Link) -> float:
 
 
 def exchange(message: float, size: int, machine: Machine, stride: int, far_cost: float = 1.0) -> float:
-    """An all-to-all: `message` is what one rank sends to all, itself included. What stays in the node goes over the link
-    inside while the rest is on the network, where many small messages take `far_cost` times what one takes.
+    """An all-to-all: `message` is what one rank sends to all, itself included. What stays in the node goes
+    over the link inside while the rest is on the network, where many small messages take `far_cost` times
+    what one takes.
     """
     if size <= 1:
         return 0.0

@@ -1,7 +1,8 @@
-"""Work of one micro-batch on one rank: matrix products, attention, what passes through memory, and what must be started.
+"""Work of one micro-batch on one rank: matrix products, attention, what passes through memory, and what must
+be started.
 
-Sums over the whole model are made once for each (model, tensor, expert tensor) and kept: a search asks for thousands of
-layouts of one model. Seconds come later, in `rates`: this file knows shapes only.
+Sums over the whole model are made once for each (model, tensor, expert tensor) and kept: a search asks for
+thousands of layouts of one model. Seconds come later, in `rates`: this file knows shapes only.
 
 A matrix product of n tokens with a K x N weight is 2 n K N operations forward, the same for the input's
 gradient and the same for the weight's; it reads and writes K N + n (K + N) elements each time.
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from trainingrun.planner.types import ModelShape
-
 
 _TILE = 128  # elements of a tile of the matrix units' kernels
 
@@ -136,8 +136,8 @@ def shapes(model: ModelShape, tensor: int, expert_tensor: int) -> Shapes:
 
 @lru_cache(maxsize=4096)
 def rank_parameters(model: ModelShape, tensor: int, expert_tensor: int) -> tuple[float, float, float, float]:
-    """Of one tensor rank, all layers together: those that every token passes, those of one expert of each layer; then the
-    embedding's, and the head's where it is not tied.
+    """Of one tensor rank, all layers together: those that every token passes, those of one expert of each
+    layer; then the embedding's, and the head's where it is not tied.
     """
     sums = shapes(model, tensor, expert_tensor)
     table = model.vocabulary_size * model.hidden_size / tensor
@@ -146,8 +146,9 @@ def rank_parameters(model: ModelShape, tensor: int, expert_tensor: int) -> tuple
 
 
 def flops_per_token(model: ModelShape, sequence: int, *, causal: bool = True) -> float:
-    """Forward and backward, without recomputation: three times (2 x weights that a token passes + attention). Attention
-    is 2 x sequence x (query-key + value dimensions), half of it where the future is not looked at.
+    """Forward and backward, without recomputation: three times (2 x weights that a token passes +
+    attention). Attention is 2 x sequence x (query-key + value dimensions), half of it where the future is
+    not looked at.
     """
     sums = shapes(model, 1, 1)
     experts = model.experts

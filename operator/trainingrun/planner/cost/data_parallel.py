@@ -1,8 +1,9 @@
 """What data ranks do for each other between and during steps, and the optimizer's pass.
 
-Gradients are summed once a step (scattered, where the optimizer's state is shared), and weights gathered once; ranks that share
-gradients scatter them for each micro-batch, and those that share weights gather those twice more. Compute hides sends up to a share of
-its own time; what hides still slows it a little. Context ranks hold copies of the weights as data ranks do. Pure.
+Gradients are summed once a step (scattered, where the optimizer's state is shared), and weights gathered
+once; ranks that share gradients scatter them for each micro-batch, and those that share weights gather those
+twice more. Compute hides sends up to a share of its own time; what hides still slows it a little. Context
+ranks hold copies of the weights as data ranks do. Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _UPDATE_BYTES = 14.0  # beside moments: master weights in and out, gradients, we
 def between_steps(
     work: Workload, unit: float, c: Mapping[str, float], memory: float, messages: float
 ) -> tuple[float, float]:
-    """(exposed seconds of data ranks, seconds of the optimizer) in a step. `unit`: of one micro-batch; `messages`: how many
-    blocks weights travel in.
+    """(exposed seconds of data ranks, seconds of the optimizer) in a step. `unit`: of one micro-batch;
+    `messages`: how many blocks weights travel in.
     """
     layout, numerics, machine, model = work.layout, work.numerics, work.machine, work.model
     dense, expert, table, head = rank_parameters(model, layout.tensor, layout.expert_tensor)

@@ -1,8 +1,8 @@
 """How long the ranks of a pipeline wait for each other.
 
-With m micro-batches, p ranks and v stages on each: 1F1B and GPipe idle (p - 1) / m of the ideal time, an interleaved schedule
-(p - 1) / (v m), zero-bubble schedules a third of 1F1B (gradients of weights fill the gaps). The slowest stage sets the pace of
-the steady part; filling and draining pass through all others once.
+With m micro-batches, p ranks and v stages on each: 1F1B and GPipe idle (p - 1) / m of the ideal time, an
+interleaved schedule (p - 1) / (v m), zero-bubble schedules a third of 1F1B (gradients of weights fill the
+gaps). The slowest stage sets the pace of the steady part; filling and draining pass through all others once.
 """
 
 from __future__ import annotations

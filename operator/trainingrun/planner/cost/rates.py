@@ -1,8 +1,10 @@
-"""How fast a machine really computes the shapes of training: shares of the data sheet's rates, by kind of accelerator.
+"""How fast a machine really computes the shapes of training: shares of the data sheet's rates, by kind of
+accelerator.
 
-The shares are fitted on published measurements (`python -m benchmarks.planner_accuracy.fit` writes them to `fitted`), and hold for
-all frameworks; what a framework adds is in its own coefficients (names that begin with `time_`). A kind that nobody measured takes
-its largest measured matrix product, or a modest share of the data sheet.
+The shares are fitted on published measurements (`python -m benchmarks.planner_accuracy.fit` writes them to
+`fitted`), and hold for all frameworks; what a framework adds is in its own coefficients (names that begin
+with `time_`). A kind that nobody measured takes its largest measured matrix product, or a modest share of
+the data sheet.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def _rate(machine: Machine, shares: dict[str, float], compute: str) -> float:
     peak = machine.peak_flops.get(compute)
     if peak is None:
         # Formats that a machine does not have are computed in the next wider one that it has.
-        return _rate(machine, shares, "fp16" if compute == "bf16" else "bf16" if compute != "fp16" else "fp32")
+        return _rate(
+            machine, shares, "fp16" if compute == "bf16" else "bf16" if compute != "fp16" else "fp32"
+        )
     share = shares.get("fp16" if compute == "bf16" else compute)
     if share is not None:
         return peak * share

@@ -1,12 +1,14 @@
 """How long a step takes: work by shape, what is sent and not hidden, and who waits for whom.
 
-    micro-batch of a stage   products + attention + what passes through memory + recomputation + exposed sends of tensor,
+    micro-batch of a stage   products + attention + what passes through memory + recomputation + exposed
+    sends of tensor,
                              context and expert ranks; or the host's time to start all that, if it is longer
-    step                     micro-batches of the slowest stage + bubble + transfers + gradients and weights of data ranks
+    step                     micro-batches of the slowest stage + bubble + transfers + gradients and weights
+    of data ranks
                              + optimizer + a constant
 
-The coefficients are fitted (`fitted`, and `time_…` of frameworks); shapes, links and formulas are not. Pure, and fast:
-searches call it for each candidate.
+The coefficients are fitted (`fitted`, and `time_…` of frameworks); shapes, links and formulas are not. Pure,
+and fast: searches call it for each candidate.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def step_time(work: Workload) -> Step:
     memory = rate.memory
     tokens = layout.micro_batch * sequence / context
     experts = model.experts
-    trained = 1.0 if work.numerics.adapters else 2.0  # backward products: weights that are not trained need one
+    trained = (
+        1.0 if work.numerics.adapters else 2.0
+    )  # backward products: weights that are not trained need one
     full = work.layout.recompute is Recompute.FULL
     passes = 1.0 + trained + (1.0 if full else 0.0)
 
@@ -53,9 +57,7 @@ def step_time(work: Workload) -> Step:
             c["product_bytes"] * size * (local * sums.expert_weights + routed * sums.expert_through) / memory
         )
         if rate.narrow:
-            product += (
-                c["cast_bytes"] * (local * sums.expert_weights + routed * sums.expert_through) / memory
-            )
+            product += c["cast_bytes"] * (local * sums.expert_weights + routed * sums.expert_through) / memory
     layers = product * passes
     if not work.numerics.adapters:  # gradients of weights are added to what earlier micro-batches left
         own_weights = sums.weights + (local * sums.expert_weights if experts is not None else 0.0)
@@ -164,7 +166,7 @@ def step_time(work: Workload) -> Step:
 
     # The pipeline.
     micro_batches = layout.accumulation
-    running, bubble = pipeline_seconds(
+    _, bubble = pipeline_seconds(
         layout.schedule, pipeline, layout.virtual, micro_batches, unit, min(unit, mean)
     )
     moved = 0.0

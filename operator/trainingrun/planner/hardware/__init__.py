@@ -1,5 +1,6 @@
-"""What the machines can do: facts about accelerators, instance types, links and CPU nodes, and how to find the ones that
-apply from a node's labels, from names, or from numbers that a user declares or the trainer has measured.
+"""What the machines can do: facts about accelerators, instance types, links and CPU nodes, and how to find
+the ones that apply from a node's labels, from names, or from numbers that a user declares or the trainer has
+measured.
 
     gpus          the table of accelerators            labels    node labels -> accelerator, refusals
     instances     instance types of clouds             links     what a message of n bytes takes

@@ -1,5 +1,5 @@
-"""What a CPU core can do for training. Facts that were measured with this project's own trainer; who reads them is
-`planner.inputs` and `hardware.machine`.
+"""What a CPU core can do for training. Facts that were measured with this project's own trainer; who reads
+them is `planner.inputs` and `hardware.machine`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cpu:
-    """One core of a 2020s server reaches 90 GFLOP/s in FP32 in the matrix products of the benchmarks' tiny model (one
-    thread); smaller products lose to starting costs, which the time models count by themselves. Half precision is no
-    faster than FP32 unless a core has AMX, which is not counted on.
+    """One core of a 2020s server reaches 90 GFLOP/s in FP32 in the matrix products of the benchmarks' tiny
+    model (one thread); smaller products lose to starting costs, which the time models count by themselves.
+    Half precision is no faster than FP32 unless a core has AMX, which is not counted on.
     """
 
     fp32_flops_per_core: float = 90e9

@@ -1,7 +1,9 @@
-"""Machines that no table knows: in numbers that a user gives, or corrected by what the trainer measured on them.
+"""Machines that no table knows: in numbers that a user gives, or corrected by what the trainer measured on
+them.
 
 A shape that is declared is believed, but not when it is impossible: every field that is missing or absurd is
-refused by name, with the range that machines of today have. Pure; the measurements come from the trainer's start.
+refused by name, with the range that machines of today have. Pure; the measurements come from the trainer's
+start.
 """
 
 from __future__ import annotations
@@ -33,15 +35,31 @@ FIELDS: tuple[_Field, ...] = (
     _Field("accelerators", 1, 1, 1024, "accelerators of a node"),
     _Field("memoryGiB", GIB, 0.25, 2048, "memory of one accelerator that torch can use, in GiB"),
     _Field("memoryBandwidthGBs", _GIGA, 1, 100_000, "memory bandwidth of one accelerator, in GB/s"),
-    _Field("bf16Teraflops", _TERA, 0.001, 100_000, "dense BF16 (or FP16) rate of one accelerator, in TFLOP/s"),
+    _Field(
+        "bf16Teraflops", _TERA, 0.001, 100_000, "dense BF16 (or FP16) rate of one accelerator, in TFLOP/s"
+    ),
     _Field("fp32Teraflops", _TERA, 0.001, 10_000, "FP32 rate of one accelerator, in TFLOP/s", 0.0),
     _Field("fp8Teraflops", _TERA, 0.001, 200_000, "dense FP8 rate of one accelerator, in TFLOP/s", 0.0),
-    _Field("localLinkGBs", _GIGA, 0.1, 20_000, "what one accelerator sends to its neighbours, in GB/s and one direction"),
-    _Field("networkGBs", _GIGA, 0.01, 2_000, "what one accelerator sends to other nodes, in GB/s and one direction"),
+    _Field(
+        "localLinkGBs",
+        _GIGA,
+        0.1,
+        20_000,
+        "what one accelerator sends to its neighbours, in GB/s and one direction",
+    ),
+    _Field(
+        "networkGBs",
+        _GIGA,
+        0.01,
+        2_000,
+        "what one accelerator sends to other nodes, in GB/s and one direction",
+    ),
     _Field("hostLinkGBs", _GIGA, 0.1, 2_000, "what one accelerator sends to its host, in GB/s", 25.0),
-    _Field("domain", 1, 0, 4096, "accelerators that share the local links, where that is more than a node", 0.0),
+    _Field(
+        "domain", 1, 0, 4096, "accelerators that share the local links, where that is more than a node", 0.0
+    ),
     _Field("pricePerHour", 1, 0, 1_000_000, "price of a node for an hour", math.nan),
-)  # fmt: skip
+)
 _LOCAL_HOP_SECONDS, _NETWORK_HOP_SECONDS, _START_SECONDS = 2e-6, 6e-6, 40e-6
 
 
@@ -107,7 +125,9 @@ def _number(entry: _Field, shape: Mapping[str, Any], path: str) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the trainer found at its start on one kind of node, as far as it looked. It is stored with the run."""
+    """What the trainer found at its start on one kind of node, as far as it looked. It is stored with the
+    run.
+    """
 
     machine: str  # name of the machine that was measured
     memory_bytes: int = 0  # that torch could use, the least of all ranks; 0: not measured
@@ -117,7 +137,9 @@ class Measured:
 
 
 def corrected(machine: Machine, measured: Measured) -> Machine:
-    """The machine with what was measured in place of the table's numbers. Raises PlanInputError for measurements of another machine."""
+    """The machine with what was measured in place of the table's numbers. Raises PlanInputError for
+    measurements of another machine.
+    """
     if measured.machine != machine.name:
         raise PlanInputError(
             "measured.machine",

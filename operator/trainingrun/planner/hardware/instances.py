@@ -1,8 +1,8 @@
 """Instance types of clouds, and reference machines of vendors: which accelerators a node has and what network.
 
 Sources: S = network tables of github.com/stas00/ml-engineering (commit 744d01e); V = the cloud's own page;
-P = a public manifest or log; "~": remembered, not read again. `link` is what one accelerator sends to other nodes, in one
-direction, at line rate.
+P = a public manifest or log; "~": remembered, not read again. `link` is what one accelerator sends to other
+nodes, in one direction, at line rate.
 """
 
 from __future__ import annotations

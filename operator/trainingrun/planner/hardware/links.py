@@ -1,9 +1,10 @@
 """What sending costs: links inside and between nodes, from what people write about them.
 
-A message of n bytes takes `latency x hops + (n + half size) / bandwidth`: at its half size a message gets half of the bandwidth.
-A100 with 8 accelerators (measured all-reduce, github.com/VIA-Research/vTrain trace/a100): 20 GB/s at 1 MiB, 126 at
-16 MiB, 229 at 1 GiB; this curve gives 19, 131 and 233. Rings reach 0.78 of NVLink's line rate (A100 above; 365 of 450
-GB/s on H200), and 0.85 of a network's when each accelerator has a rail of its own.
+A message of n bytes takes `latency x hops + (n + half size) / bandwidth`: at its half size a message gets
+half of the bandwidth. A100 with 8 accelerators (measured all-reduce, github.com/VIA-Research/vTrain
+trace/a100): 20 GB/s at 1 MiB, 126 at 16 MiB, 229 at 1 GiB; this curve gives 19, 131 and 233. Rings reach
+0.78 of NVLink's line rate (A100 above; 365 of 450 GB/s on H200), and 0.85 of a network's when each
+accelerator has a rail of its own.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _ALONE = re.compile(r"OPA\s*(\d+)\s*Gb", re.IGNORECASE)
 
 
 def network_of(text: str, per_node: int) -> float | None:
-    """Line rate of one accelerator's share of the network in bytes per second, from words such as "NVLink3 + 4x100Gb/s RoCE per node";
-    None when they do not say.
+    """Line rate of one accelerator's share of the network in bytes per second, from words such as "NVLink3 +
+    4x100Gb/s RoCE per node"; None when they do not say.
     """
     if found := _EACH.search(text):
         return float(found[1]) * 1e9 / 8

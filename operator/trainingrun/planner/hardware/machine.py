@@ -1,7 +1,7 @@
 """A `Machine` from names: an accelerator, how many a node has, and what connects them.
 
-Used by the planner for nodes that it knows by label or instance type, and by the benchmark that judges the cost model on
-published measurements, whose tables name machines in words.
+Used by the planner for nodes that it knows by label or instance type, and by the benchmark that judges the
+cost model on published measurements, whose tables name machines in words.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ def machine(
     interconnect: str = "",
     price_per_hour: float | None = None,
 ) -> Machine:
-    """Raises PlanInputError for a name that the table does not have. `interconnect`: in words ("NVLink4 + 8x400Gb/s"), or
-    an instance type; what they do not say is that of the accelerator's usual node.
+    """Raises PlanInputError for a name that the table does not have. `interconnect`: in words ("NVLink4 +
+    8x400Gb/s"), or an instance type; what they do not say is that of the accelerator's usual node.
     """
     gpu = find(gpu_name)
     if gpu is None:
         raise PlanInputError(
-            "gpu", gpu_name, f"{gpu_name} is not an accelerator that the planner knows",
+            "gpu",
+            gpu_name,
+            f"{gpu_name} is not an accelerator that the planner knows",
             f"declare its shape, or use one of: {', '.join(entry.name for entry in GPUS)}",
-        )  # fmt: skip
+        )
     per_node = gpus_per_node or gpu.per_node
     if per_node < 1:
         raise PlanInputError("gpusPerNode", per_node, "a node has at least one accelerator", "use 1 or more")
@@ -46,9 +48,11 @@ def instance_machine(name: str, price_per_hour: float | None = None) -> Machine:
     found = instance(name)
     if found is None:
         raise PlanInputError(
-            "instanceType", name, f"{name} is not an instance type that the planner knows",
+            "instanceType",
+            name,
+            f"{name} is not an instance type that the planner knows",
             "declare its shape, or name the accelerator",
-        )  # fmt: skip
+        )
     return machine(found.gpu, found.accelerators, found.name, price_per_hour)
 
 
@@ -58,16 +62,27 @@ def _of(gpu: Gpu, per_node: int, network: float, price: float | None) -> Machine
         accelerators=per_node,
         memory_bytes=int(gpu.memory_gib * GIB),
         memory_bytes_per_second=gpu.memory_bytes_per_second,
-        peak_flops=_rates(gpu.fp32_flops, gpu.bf16_flops if gpu.bf16 else 0.0, gpu.bf16_flops, gpu.fp8_flops, gpu.fp4_flops,
-                          tf32=gpu.bf16_flops / 2 if gpu.bf16 else 0.0),
-        measured_flops=_rates(0.0, gpu.measured_bf16_flops if gpu.bf16 else 0.0, gpu.measured_bf16_flops,
-                              gpu.measured_fp8_flops, 0.0),
+        peak_flops=_rates(
+            gpu.fp32_flops,
+            gpu.bf16_flops if gpu.bf16 else 0.0,
+            gpu.bf16_flops,
+            gpu.fp8_flops,
+            gpu.fp4_flops,
+            tf32=gpu.bf16_flops / 2 if gpu.bf16 else 0.0,
+        ),
+        measured_flops=_rates(
+            0.0,
+            gpu.measured_bf16_flops if gpu.bf16 else 0.0,
+            gpu.measured_bf16_flops,
+            gpu.measured_fp8_flops,
+            0.0,
+        ),
         inside=local_link(gpu),
         between=network_link(network),
         domain=gpu.domain,
         host_link=Link(0.8 * gpu.host_link_bytes_per_second, 1e-5, 1e6),
         price_per_hour=price,
-    )  # fmt: skip
+    )
 
 
 def _rates(
