@@ -61,7 +61,7 @@ class MegatronTest:
         if given.get("defer-embedding-wgrad-compute") == "true":
             coefficients["memory_logit"] = 6.0 + 2.0 * float(given.get("wgrad-deferral-limit", 0))
         if given.get("fine-grained-activation-offloading") == "true":
-            coefficients["memory_offloads_activations"] = 0.48
+            coefficients["memory_offloads_activations"] = 0.29
         multiple = int(given.get("make-vocab-size-divisible-by", 128))
         return replace(
             base,

@@ -160,7 +160,11 @@ def _model(row: Row, test: MegatronTest | None, assumed: list[str]) -> ModelShap
         if number:
             given[field] = number
     known = architectures.published(row["model"]) or {}
-    if known.get("experts") is not None and known["experts"].intermediate_size != known["intermediate_size"]:
+    if (
+        test is None
+        and known.get("experts") is not None
+        and known["experts"].intermediate_size != known["intermediate_size"]
+    ):
         given.pop("intermediate_size", None)  # rows give that of dense layers or of experts
     if {"hidden_size", "attention_heads"} & given.keys() and "head_dim" not in given:
         hidden = given.get("hidden_size", known.get("hidden_size"))

@@ -12,6 +12,8 @@ from trainingrun.planner.cost.inflight import layers_in_flight
 from trainingrun.planner.cost.memory import fullest, peak_memory, rank_bill
 from trainingrun.planner.cost.states import stage_parameters, states
 from trainingrun.planner.cost.types import Layout, Numerics, Recompute, Sharding
+from trainingrun.planner.memory import layer_activation_elements
+from trainingrun.planner.types import TrainingShape
 
 GIB = 1 << 30
 
@@ -76,6 +78,15 @@ def test_a_layer_of_gpt_keeps_what_was_published() -> None:
     assert layer_kept(naive).dense == pytest.approx((34 + scores) * 6144)
     cut = replace(naive, layout=replace(naive.layout, tensor=8))
     assert layer_kept(cut).dense == pytest.approx((10 + 24 / 8 + scores / 8) * 6144)
+
+
+@pytest.mark.parametrize(("tensor", "context"), [(1, 1), (2, 1), (4, 2)])
+def test_our_own_layers_keep_what_the_native_planner_counts(tensor: int, context: int) -> None:
+    work = a_workload(
+        LLAMA_8B, kind="native", tensor=tensor, context=context, numerics=Numerics("fp32", 4, 0, 4, 8, 4)
+    )
+    training = TrainingShape(4096, 8, 4, pinned={"context": context})
+    assert layer_kept(work).dense == 4 * layer_activation_elements(LLAMA_8B, training, tensor)
 
 
 def test_full_recomputation_keeps_the_input() -> None:

@@ -4,7 +4,7 @@ Per token, in bytes of the activations' format (2 for bfloat16) times
 
     norms         2 h each: input and output             whole, or cut by sequence parallelism
     attention     a d + 2 k d + a d: queries, keys and values, output          cut by tensor
-    scores        without flash attention 5 a s bytes: softmax, dropout's mask, what is left; else 2 a s
+    scores        without flash attention 5 a s bytes: softmax, dropout's mask, what is left; else 4 a s
     feed-forward  gate, up and their product: 3 f; without a gate 2 f          cut by tensor
     dropout       a byte for each hidden element and each of two masks         as norms
 
@@ -50,21 +50,19 @@ def kept(
     hidden = model.hidden_size
     whole = tensor if sequence_parallel else 1
     selective = recompute is Recompute.SELECTIVE
-    norm = 2 * size * hidden / whole  # a norm's input and output
+    # A norm's input and output; modules that are not fused keep more elements.
+    norm = (2 + given.get("memory_norm_elements", 0.0)) * size * hidden / whole
     if selective and given.get("memory_selective_norms"):
         norm /= 2
-    if (
-        not model.norm_bias
-    ):  # without a fused kernel, a root-mean-square norm works on copies in single precision
+    if not model.norm_bias:  # not fused, a root-mean-square norm works on copies in single precision
         norm += given.get("memory_norm_copies", 0.0) * hidden / whole
     count = 2 if model.hybrid is None else 1
     norms = count * norm + (model.norms - 2) * size * hidden / whole if model.norms > 2 else count * norm
     masks = 2 * hidden / whole if dropout else 0.0
     no_scores = flash or (selective and not given.get("memory_selective_keeps_scores"))
-    attending = _attention(model, size, tensor, sequence, context, dropout, no_scores)
-    wide = 3 if model.gated else 2
+    attending = _attention(model, given, size, tensor, sequence, context, dropout, no_scores)
     drops = selective and given.get("memory_selective_activation")
-    inner = (wide - 1 if drops else wide) * size
+    inner = ((3 if model.gated else 2) + given.get("memory_inner_elements", 0.0) - (1 if drops else 0)) * size
     feeding = inner * model.intermediate_size / tensor
     routed = _routed(model, size, tensor, expert, expert_tensor, inner, given, whole)
     factor = given.get("memory_activation_factor", 1.0)
@@ -88,6 +86,7 @@ def kept(
 
 def _attention(
     model: ModelShape,
+    given: dict[str, float],
     size: float,
     tensor: int,
     sequence: int,
@@ -96,21 +95,24 @@ def _attention(
     no_scores: bool,
 ) -> float:
     heads = model.attention_heads / tensor
+    masked = given.get("memory_mask_elements", 0.0) * size * (sequence + 2)  # whose tokens a token may see
     if model.latent is not None:
         latent = model.latent
         elements = heads * (2 * latent.query_dim + 2 * latent.value_dim)
         elements += 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rotary_dim
     else:
         keys = max(1.0, model.key_value_heads / tensor) * model.head_dim
+        if given.get("memory_repeats_keys"):
+            keys = heads * model.head_dim
         elements = 2 * heads * model.head_dim + 2 * keys
         if model.head_norms:
             elements += heads * model.head_dim + keys
-        if context > 1:
-            elements += 2 * keys  # as other ranks sent them
-    held = size * elements
+        if context > 1:  # as other ranks sent them: one piece after the other, or all at once
+            elements += 2 * keys * ((context - 1) if given.get("memory_gathers_context") else 1)
+    held = size * elements + masked
     if no_scores:
         return held + 4 * heads
-    return held + heads * sequence / context * ((2 * size + 1) if dropout else size)
+    return held + heads * sequence / context * (2 * size + (1 if dropout else 0))
 
 
 def _routed(
@@ -132,9 +134,8 @@ def _routed(
     # Tokens that experts get are spread over the tensor ranks too, unless those cut experts.
     each = copies * size * outside + inner * experts.intermediate_size / expert_tensor
     held = experts.per_token * balance * each * expert_tensor / tensor
-    held += (
-        (4 + size) * model.hidden_size / whole
-    )  # the router's input in single precision, and what comes out
+    # The router's input in single precision, and what comes out.
+    held += (4 + size) * model.hidden_size / whole
     return held + inner * experts.shared_intermediate_size / tensor
 
 

@@ -47,26 +47,35 @@ _FRAMEWORKS: dict[str, Framework] = {
 # `memory_fixed_gib`: allocated whatever the model. `memory_context_gib` and slack (`memory_slack_share` of
 # all, `memory_slack_activations` of those): what nvidia-smi sees beyond the allocator's peak.
 _MEMORY: dict[str, dict[str, float]] = {
+    # Modules of transformers with torch's fused attention under a document mask, as `planner.memory` counts them.
+    "native": {
+        "memory_norm_elements": 1.0,
+        "memory_inner_elements": 1.0,
+        "memory_mask_elements": 1.0,
+        "memory_repeats_keys": 1.0,
+        "memory_gathers_context": 1.0,
+        "memory_logit_copies": 4.0,
+    },
     "megatron": {"memory_spread": 0.03, "memory_engine": 1.0, "memory_gradient": 4.1},
     "megatron-bridge": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
     "nemo": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
     # ZeRO 1 keeps the gradients of its share in single precision beside masters and moments.
     "megatron-deepspeed": {
         "memory_spread": 0.05,
-        "memory_weight_extra": 0.55,
-        "memory_optimizer_extra": 5.9,
+        "memory_weight_extra": 0.3,
+        "memory_optimizer_extra": 6.0,
         "memory_slack_share": 0.0,
-        "memory_slack_activations": 0.42,
-        "memory_context_gib": 5.0,
+        "memory_slack_activations": 0.4,
+        "memory_context_gib": 4.5,
     },
     # And of 2021, on accelerators of 32 GB: gradients are reduced from a second flat copy.
     "megatron-deepspeed-2021": {
         "memory_spread": 0.11,
-        "memory_weight_extra": 4.5,
-        "memory_optimizer_extra": 4.0,
-        "memory_logit": 7.0,
+        "memory_weight_extra": 5.5,
+        "memory_optimizer_extra": 2.0,
+        "memory_logit": 6.0,
         "memory_slack_share": 0.0,
-        "memory_context_gib": 1.2,
+        "memory_context_gib": 1.6,
     },
     # The same before it shared anything.
     "megatron-deepspeed-early": {
@@ -98,8 +107,8 @@ _MEMORY: dict[str, dict[str, float]] = {
         "memory_offloads_activations": 0.25,
     },
     "fms-fsdp": {"memory_norm_copies": 2.0, "memory_selective_layers": 0.75, "memory_logit": 12.0},
-    # Torch's own loss: a copy of the logits in single precision, their log-softmax, and the gradients of both. Selective
-    # recomputation keeps every other product's output, and attention's.
+    # Torch's own loss: a copy of the logits in single precision, their log-softmax, and the gradients of both.
+    # Selective recomputation keeps every other product's output, and attention's.
     "torchtitan": {"memory_logit": 12.0, "memory_selective_share": 0.45},
     "xtuner": {"memory_logit": 12.0},
     "deepspeed": {"memory_logit": 12.0, "memory_norm_copies": 6.0},

@@ -109,7 +109,10 @@ def _logit_bytes(work: Workload) -> float:
     given = work.framework.coefficients
     if work.framework.fused_loss:
         return given.get("memory_fused_logit", 4.1)
-    return given.get("memory_logit", work.numerics.activations + 4)
+    size = work.numerics.activations
+    if "memory_logit_copies" in given:  # in single precision, and beside them the logits and their gradient
+        return 4 * given["memory_logit_copies"] + (2 * size if size < 4 else 0)
+    return given.get("memory_logit", size + 4)
 
 
 def _slack(work: Workload, allocated: float, activations: float, context: float) -> float:
