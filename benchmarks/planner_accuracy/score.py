@@ -129,7 +129,10 @@ def report(scored: Sequence[Scored], complete: Callable[[Row], bool]) -> str:
     lines.append(f"  {'all':44} {spread(_flat(memory))}")
     lines.append(f"  {'current Megatron':44} {spread(_flat(memory, MODERN))}")
     lines.append(f"  {'Megatron formula, current Megatron':44} {spread(_flat(formula, MODERN))}")
-    lines += [f"    {source[:42]:42} {spread(own)}" for source, own in memory.items()]
+    for source, own in memory.items():
+        lines.append(f"    {source[:42]:42} {spread(own)}")
+        if any(word in source.lower() for word in MODERN):
+            lines.append(f"      {'by the formula of Megatron':40} {spread(formula[source])}")
     lines += ["", "Out of memory", *out_of_memory(scored, complete), "", "Step time"]
     lines.append(f"  {'all':44} {spread(_flat(seconds))}")
     lines.append(f"  {'constant utilisation (of these rows)':44} {spread(_flat(plain))}")
