@@ -46,6 +46,7 @@ _FRAMEWORKS: dict[str, Framework] = {
 # shared as the optimizer is. `memory_logit`, `memory_fused_logit`: bytes a logit at the loss.
 # `memory_fixed_gib`: allocated whatever the model. `memory_context_gib` and slack (`memory_slack_share` of
 # all, `memory_slack_activations` of those): what nvidia-smi sees beyond the allocator's peak.
+# `memory_narrow_copies`: bytes a parameter beside it in 8 or 4 bits; none where it is held and gathered in those.
 _MEMORY: dict[str, dict[str, float]] = {
     # Modules of transformers with torch's fused attention under a document mask, as `planner.memory` counts them.
     "native": {
@@ -56,9 +57,24 @@ _MEMORY: dict[str, dict[str, float]] = {
         "memory_gathers_context": 1.0,
         "memory_logit_copies": 4.0,
     },
-    "megatron": {"memory_spread": 0.03, "memory_engine": 1.0, "memory_gradient": 4.1},
-    "megatron-bridge": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
-    "nemo": {"memory_spread": 0.05, "memory_engine": 1.0, "memory_gradient": 4.1},
+    "megatron": {
+        "memory_narrow_copies": 0.0,
+        "memory_spread": 0.03,
+        "memory_engine": 1.0,
+        "memory_gradient": 4.1,
+    },
+    "megatron-bridge": {
+        "memory_narrow_copies": 0.0,
+        "memory_spread": 0.05,
+        "memory_engine": 1.0,
+        "memory_gradient": 4.1,
+    },
+    "nemo": {
+        "memory_narrow_copies": 0.0,
+        "memory_spread": 0.05,
+        "memory_engine": 1.0,
+        "memory_gradient": 4.1,
+    },
     # ZeRO 1 keeps the gradients of its share in single precision beside masters and moments.
     "megatron-deepspeed": {
         "memory_spread": 0.05,

@@ -19,6 +19,7 @@ from trainingrun.planner.cost.types import Bill, Recompute, Sharding, Workload
 
 MIB = float(1 << 20)
 GIB = float(1 << 30)
+_NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})  # weights are transposed beside themselves
 
 
 def peak_memory(work: Workload) -> tuple[Bill, ...]:
@@ -49,6 +50,8 @@ def rank_bill(work: Workload, rank: int) -> Bill:
     optimizer = held.optimizer
     if not work.numerics.adapters:
         buffers += given.get("memory_weight_extra", 0.0) * parameters.total
+        if work.numerics.compute in _NARROW and work.layout.sharding is not Sharding.WEIGHTS:
+            buffers += given.get("memory_narrow_copies", 1.0) * parameters.total
         extra = given.get("memory_optimizer_extra", 0.0)
         optimizer += extra * parameters.total / max(1, layout.shard) if extra else 0.0
     allocated = held.weights + held.gradients + optimizer + activations + logits + buffers
