@@ -132,9 +132,9 @@ _MEMORY: dict[str, dict[str, float]] = {
     # Eager modules. Sharded weights are gathered for the forward pass and stay until the step.
     "litgpt": {
         "memory_spread": 0.09,
-        "memory_norm_copies": 6.0,
+        "memory_norm_copies": 5.0,
         "memory_gathers_all": 1.0,
-        "memory_quantised": 0.25,
+        "memory_quantised": 0.35,
     },
     # Zero 3 of DeepSpeed with its defaults: a billion parameters may be gathered at once, and buckets of half
     # a billion.
