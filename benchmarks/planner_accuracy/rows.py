@@ -85,6 +85,8 @@ def read_row(row: Row) -> Reading:
         kind = replace(kind, fused_loss=True, coefficients=kind.coefficients | own)
     elif source.framework == "megatron-deepspeed" and row.get("seq_parallel") == "yes":
         kind = replace(kind, flash_attention=True)
+    elif "pax" in (row["source"] + row["model"]).lower():  # fused attention comes with Transformer Engine
+        kind = replace(framework("jax"), flash_attention=row.get("precision", "").upper() != "BF16")
     try:
         where = machine(gpu_name(row), whole(row, "gpus_per_node") or None, row.get("interconnect", ""))
     except PlanInputError as error:

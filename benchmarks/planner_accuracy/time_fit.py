@@ -20,26 +20,28 @@ from trainingrun.planner.hardware import gpus
 
 FIXED = ("matmul", "attention", "data_cost", "host_memory")  # of COMMON: known, or one by definition
 COMMON_WIDTH = 0.5
-SHARE_WIDTH = 0.4
+SHARE_WIDTH = 0.2
+HOST_WIDTH = 0.4
+SPEED_WIDTH = 0.08  # products of one kind differ by power and cooling, beyond their data sheets
 OWN = {
-    "matmul": 0.12,
-    "attention": 0.3,
-    "element_passes": 0.4,
-    "tensor_exposed": 0.5,
-    "context_exposed": 0.5,
-    "expert_exposed": 0.5,
-    "transfer_exposed": 0.3,
-    "data_hidden": 0.3,
-    "data_cost": 0.3,
-    "shard_member": 2.0,
-    "accumulate_bytes": 0.7,
-    "wave": 0.7,
-    "product_bytes": 0.4,
-    "start_layer": 0.5,
-    "start_experts": 0.4,
-    "start_stage": 0.5,
-    "start_step": 0.12,
-    "load_batch": 0.5,
+    "matmul": 0.072,
+    "attention": 0.18,
+    "element_passes": 0.24,
+    "tensor_exposed": 0.3,
+    "context_exposed": 0.3,
+    "expert_exposed": 0.3,
+    "transfer_exposed": 0.18,
+    "data_hidden": 0.18,
+    "data_cost": 0.18,
+    "shard_member": 1.2,
+    "accumulate_bytes": 0.42,
+    "wave": 0.42,
+    "product_bytes": 0.24,
+    "start_layer": 0.3,
+    "start_experts": 0.24,
+    "start_stage": 0.3,
+    "start_step": 0.072,
+    "load_batch": 0.3,
 }
 OWN_WIDTHS = {("megatron-one-node", "load_batch"): 5.0}  # what is known to differ
 
@@ -73,6 +75,8 @@ class TimeTables:
             fitted.SHARES[name][one.key] = value
         elif kind == "host":
             fitted.HOSTS[one.key] = value
+        elif kind == "speed":
+            fitted.SPEEDS[one.key] = value
         else:
             setattr(fitted, one.key, value)
 
@@ -94,9 +98,12 @@ def parameters(workloads: list[Workload]) -> list[Parameter]:
     for family in sorted(set(families)):
         rows = np.flatnonzero(families == family)
         for key, value in START_SHARES.get(family, {}).items():
-            found.append(Parameter(f"share:{family}", key, value, SHARE_WIDTH, rows))
+            width = HOST_WIDTH if key == "host" else SHARE_WIDTH
+            found.append(Parameter(f"share:{family}", key, value, width, rows))
     for name, value in START_HOSTS.items():
-        found.append(Parameter("host", name, value, SHARE_WIDTH, np.flatnonzero(machines == name)))
+        found.append(Parameter("host", name, value, HOST_WIDTH, np.flatnonzero(machines == name)))
+    for name in sorted(set(machines)):
+        found.append(Parameter("speed", name, 1.0, SPEED_WIDTH, np.flatnonzero(machines == name)))
     for framework in sorted(set(frameworks)):
         rows = np.flatnonzero(frameworks == framework)
         for key, width in OWN.items():
@@ -108,10 +115,12 @@ def parameters(workloads: list[Workload]) -> list[Parameter]:
 # Where fits begin and what priors lean to: from data sheets, sizes of kernels, and plain reasoning; not from rows.
 START_SHARES: dict[str, dict[str, float]] = {
     "volta": {"fp16": 0.55, "host": 1.5},
+    "turing": {"fp16": 0.5, "host": 1.5},
     "ampere": {"fp16": 0.8, "host": 1.4},
     "ada": {"fp16": 0.7, "fp8": 0.6},
     "hopper": {"fp16": 0.72, "fp8": 0.6},
     "blackwell": {"fp16": 0.7, "fp8": 0.62, "mxfp8": 0.62, "nvfp4": 0.55, "host": 1.0},
+    "cdna": {"fp16": 0.5, "fp8": 0.45},
 }
 START_HOSTS = {"NVIDIA-GB200": 1.3, "NVIDIA-GB300": 1.0, "NVIDIA-GH200-480GB": 1.0}
 START_GLOBAL = {"GROUPED_SHARE": 0.75, "ATTENTION_SHARE": 0.65}
@@ -168,6 +177,7 @@ def reset() -> None:
     fitted.SHARES.update({family: dict(shares) for family, shares in START_SHARES.items()})
     fitted.HOSTS.clear()
     fitted.HOSTS.update(START_HOSTS)
+    fitted.SPEEDS.clear()
     fitted.GROUPED_SHARE, fitted.ATTENTION_SHARE = (
         START_GLOBAL["GROUPED_SHARE"],
         START_GLOBAL["ATTENTION_SHARE"],
@@ -185,6 +195,7 @@ and by nothing else. What each means: `planner.cost.time`, which reads them, and
 
 SHARES: dict[str, dict[str, float]] = {shares}
 HOSTS: dict[str, float] = {hosts}
+SPEEDS: dict[str, float] = {speeds}
 GROUPED_SHARE = {grouped}
 ATTENTION_SHARE = {attention}
 MEMORY_SHARE = {memory}
@@ -202,8 +213,9 @@ def source_text(tables: TimeTables) -> str:
         for name, factors in sorted(tables.own.items())
     }
     return FILE.format(
-        shares=_nested(fitted.SHARES),
+        shares=_nested({family: fitted.SHARES[family] for family in START_SHARES}),
         hosts=_flat(fitted.HOSTS),
+        speeds=_flat(fitted.SPEEDS),
         grouped=f"{fitted.GROUPED_SHARE:.4g}",
         attention=f"{fitted.ATTENTION_SHARE:.4g}",
         memory=fitted.MEMORY_SHARE,

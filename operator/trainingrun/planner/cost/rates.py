@@ -15,6 +15,7 @@ from trainingrun.planner.cost import fitted
 from trainingrun.planner.cost.types import Machine
 from trainingrun.planner.hardware import gpus
 
+CPU = "cpu"  # name of machines whose cores compute
 _UNKNOWN_SHARE = 0.6  # of the data sheet, for kinds that nobody measured
 _MEASURED_SHARE = 0.85  # of the largest measured product
 _NARROW = ("fp8", "mxfp8", "nvfp4")  # formats of matrix products only; all else stays in 16 bits
@@ -32,11 +33,15 @@ class Rates:
 
 
 def rates(machine: Machine, compute: str) -> Rates:
+    if machine.name == CPU:  # measured as it is used, and no format is faster than another
+        rate = machine.peak_flops["fp32"]
+        return Rates(rate, rate, rate, rate, machine.memory_bytes_per_second, 1.0, narrow=False)
     gpu = gpus.find(machine.name)
     family = gpu.family if gpu else machine.name
     shares = fitted.SHARES.get(family, {})
-    half = _rate(machine, shares, "bf16" if "bf16" in machine.peak_flops else "fp16")
-    matmul = half if compute in ("bf16", "fp16") else _rate(machine, shares, compute)
+    speed = fitted.SPEEDS.get(machine.name, 1.0)
+    half = speed * _rate(machine, shares, "bf16" if "bf16" in machine.peak_flops else "fp16")
+    matmul = half if compute in ("bf16", "fp16") else speed * _rate(machine, shares, compute)
     return Rates(
         matmul=matmul,
         half=half,

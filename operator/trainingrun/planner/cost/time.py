@@ -16,9 +16,10 @@ from __future__ import annotations
 from trainingrun.planner.cost import fitted
 from trainingrun.planner.cost.collectives import all_reduce, exchange, group_link, transfer
 from trainingrun.planner.cost.compute import flops_per_token, shapes
+from trainingrun.planner.cost.cpu_times import CPU_TIMES
 from trainingrun.planner.cost.data_parallel import between_steps
 from trainingrun.planner.cost.pipeline import seconds as pipeline_seconds
-from trainingrun.planner.cost.rates import rates
+from trainingrun.planner.cost.rates import CPU, rates
 from trainingrun.planner.cost.types import Recompute, Sharding, Step, Workload
 
 _BACKWARD_ATTENTION = 2.5  # of the forward pass: scores are computed again, and five products instead of two
@@ -27,7 +28,8 @@ _SHARPNESS = 4.0  # of the change from what the accelerator to what the host tak
 
 def step_time(work: Workload) -> Step:
     model, layout, machine, framework = work.model, work.layout, work.machine, work.framework
-    c = fitted.FRAMEWORKS.get(framework.times or framework.name, fitted.COMMON)
+    on_cores = machine.name == CPU
+    c = CPU_TIMES if on_cores else fitted.FRAMEWORKS.get(framework.times or framework.name, fitted.COMMON)
     tensor, pipeline, context = layout.tensor, layout.pipeline, layout.context
     sequence, size = work.sequence_length, work.numerics.activations
     sums = shapes(model, tensor, layout.expert_tensor)
@@ -160,7 +162,7 @@ def step_time(work: Workload) -> Step:
     compute = layers * stage
     busy = stage * each + own_head
     starts = starts * max(stage, share) + c["start_stage"] * rate.host * layout.virtual
-    unit = (busy**_SHARPNESS + starts**_SHARPNESS) ** (1.0 / _SHARPNESS)
+    unit = busy + starts if on_cores else (busy**_SHARPNESS + starts**_SHARPNESS) ** (1.0 / _SHARPNESS)
     late = unit - busy  # the accelerator waits for its host
     mean = each / pipeline + head / pipeline + late
 
