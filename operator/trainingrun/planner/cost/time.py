@@ -183,7 +183,7 @@ def step_time(work: Workload) -> Step:
     flops = flops_per_token(model, sequence) * sequence * work.global_batch
     return Step(
         compute=(compute + own_head) * scale,
-        bubble=bubble,
+        bubble=c["idle"] * bubble,
         tensor=sent_tensor * stage * scale,
         context=sent_context * stage * scale,
         pipeline=moved,
