@@ -101,6 +101,7 @@ def _time(
         ("bubble", times.bubble_seconds),
         ("communication", times.communication),
         ("optimizer", times.optimizer),
+        ("starting", times.starting),
     )
     lines = [
         f"Step: {human_seconds(times.total)}, {planned.tokens_per_second:.0f} tokens/s, "
