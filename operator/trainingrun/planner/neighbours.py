@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingrun.planner import rules, zero
 from trainingrun.planner.candidates import Split, split, weigh
@@ -37,6 +37,7 @@ def neighbours(
     this order.
     """
     rung = planned.rung
+    training = replace(training, schedule=rung.schedule if rung.pipeline > 1 else training.schedule)
     if rung.zero_stage:
         return _of_zero(model, training, inventory, rung)
     pairs = [(tensor, rung.pipeline) for tensor in _twice_and_half(rung.tensor)]

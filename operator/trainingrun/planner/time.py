@@ -106,6 +106,42 @@ def _mixed(once: float, twice: float, training: TrainingShape) -> float:
     return 0.5 * (once + twice) if training.activation_checkpointing == "Selective" else once
 
 
+def least_seconds(
+    model: ModelShape,
+    training: TrainingShape,
+    node: NodeShape,
+    cut: Cut,
+    *,
+    replicate: int,
+    sequence_seconds: float,
+) -> float:
+    """No micro-batch makes a step of `replicate` copies of this cut faster than this.
+
+    What a micro-batch takes grows with its sequences along a line, and begins above nothing: so all of them together
+    take at least `sequence_seconds` for each sequence of a data rank. Waiting and starting are left out; what shards
+    send hides at most in part, and is least with one micro-batch.
+    """
+    machine = machine_of(node)
+    c = coefficients(machine)
+    share = -(-training.global_batch_sequences // (replicate * cut.shard))
+    sent = _between_data_ranks(model, training, machine, cut, replicate, 1, float("inf"), c)
+    return share * sequence_seconds + sent + _update(model, training, machine, cut, c)
+
+
+def sequence_seconds(model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut) -> float:
+    """Of computing and of sends inside layers, for one more sequence of a micro-batch. The shard does not matter."""
+    busy = []
+    for size in (1, 2):
+        work = workload_of(model, training, node, cut, micro_batch=size, accumulation=1)
+        step, again = _steps(work, training)
+        busy.append(_mixed(_busy(step), _busy(again), training))
+    return busy[1] - busy[0]
+
+
+def _busy(step: Step) -> float:
+    return step.compute + step.tensor + step.context
+
+
 @lru_cache(maxsize=4096)
 def _fullest(model: ModelShape, cut: Cut) -> StageParameters:
     stages = [
@@ -159,8 +195,8 @@ def _between_data_ranks(
                 + gather(whole / messages, cut.shard, link)
             )
         sharded += c["shard_member"] * cut.shard
-    hidden = min(sharded, c["data_hidden"] * compute)
-    exposed = sharded - hidden + c["data_contention"] * hidden
+    hidden = min(sharded, c["data_hidden"] * compute) if c["data_hidden"] else 0.0
+    exposed = sharded - hidden + min(1.0, c["data_contention"]) * hidden
     summed = whole / cut.shard
     if replicate > 1:
         exposed += all_reduce(summed, replicate, group_link(machine, cut.processes, replicate))

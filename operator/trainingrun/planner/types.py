@@ -116,6 +116,7 @@ class TrainingShape:
     activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
+    any_schedule: bool = False  # accelerators may be planned with another one
     sequence_parallel: bool = False  # tensor ranks share the tokens between layers
     engine: str = "Native"  # Native | DeepSpeed
     zero_stage: int | None = None  # of the engine DeepSpeed; None: the lowest that fits
