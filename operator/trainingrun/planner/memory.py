@@ -61,6 +61,11 @@ def host_available_bytes(node: NodeShape) -> int:
     return node.host_memory_bytes - node.processes * (2 << 30)
 
 
+def state_bytes_of_node(bill: MemoryBill, node: NodeShape, cut: Cut) -> int:
+    """Weights and optimizer as a snapshot has them; 0 with ZeRO, whose parts only the same world can load."""
+    return 0 if cut.zero else node.processes * max(bill.snapshots, bill.host) // STATE_BUFFERS
+
+
 def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
     """Elements that one layer keeps for its backward pass, per token."""
     pairs = EAGER_COPIES * (model.attention_heads // tensor) * training.sequence_length

@@ -126,10 +126,13 @@ def of_batch(batch: Split, data: int, training: TrainingShape) -> str:
     return text
 
 
-def of_copies(copies: int, nodes: int) -> str:
+def of_copies(copies: int, nodes: int, joining: int, seconds: float) -> str:
+    """`joining`: bytes that a node loads from others when it joins, in so many `seconds`."""
     if copies > 1:
         lost = counted(copies - 1, "node")
-        return f"state copies {copies}: any {lost} can be lost and memory still holds everything"
+        held = f"state copies {copies}: any {lost} can be lost and memory still holds everything"
+        loads = f"; a node that joins loads {human_bytes(joining)} from others, {human_seconds(seconds)} by its link"
+        return held + (loads if joining else "")
     if nodes == 1:
         return "state copies 1: there is one node; losing it restores from the durable checkpoint"
     return (

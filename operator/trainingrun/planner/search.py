@@ -19,7 +19,7 @@ from trainingrun.planner.candidates import Candidate, Split, candidates, micro_b
 from trainingrun.planner.errors import NothingFits
 from trainingrun.planner.fastest import RECOMPUTATION, Choice, fastest
 from trainingrun.planner.layout import state_copies
-from trainingrun.planner.memory import available_bytes, fits, memory_bill
+from trainingrun.planner.memory import available_bytes, fits, memory_bill, state_bytes_of_node
 from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
@@ -168,10 +168,12 @@ def _rung(
         accumulation=batch.accumulation,
     )
     copies = state_copies(cut, replicate, node.processes)
+    joining = state_bytes_of_node(bill, node, cut) if copies > 1 else 0
+    join_seconds = joining / node.link_bytes_per_second
     why = (
         reasons.of_sharding(cut, replicate, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
-        reasons.of_copies(copies, used),
+        reasons.of_copies(copies, used, joining, join_seconds),
         *reasons.of_activations(training),
         idle or reasons.of_use(best_before.rung if best_before else None),
     )
@@ -209,6 +211,8 @@ def _rung(
         communication=times.communication / times.total,
         padding=batch.padding / computed,
         reasons=why,
+        join_bytes=joining,
+        join_seconds=join_seconds,
     )
 
 

@@ -208,6 +208,8 @@ class PlannedRung:
     communication: float  # share of the step, exposed, 0..1
     padding: float  # share of the sequences computed that weigh nothing, 0..1
     reasons: tuple[str, ...]  # one for each choice: axes, sharding, micro-batch, copies, usefulness
+    join_bytes: int = 0  # of the state that a joining node loads from others; 0 where no other node has them
+    join_seconds: float = 0.0  # what that takes over its link; those who stay load nothing
 
 
 @dataclass(frozen=True)
