@@ -13,10 +13,11 @@ from tests.operator.planner_builders import LLAMA_3_8B, a_model, a_node, a_train
 from trainingrun.api.errors import CliExit
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.layout import Cut, pieces_by_node
-from trainingrun.planner.memory import fits
+from trainingrun.planner.memory import fits, memory_bill
 from trainingrun.planner.neighbours import neighbours
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import Inventory, ModelShape, PlanPath, TrainingShape
+from trainingrun.protocol.records import STAGES_PER_RANK
 
 
 @st.composite
@@ -125,6 +126,32 @@ def test_more_memory_never_fits_less(
 def _smallest_copy(path: PlanPath) -> int:
     pipeline, shard, tensor = path.rungs[0].rung.layout
     return pipeline * shard * tensor
+
+
+@given(questions(), st.sampled_from([1, 2, 4]), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
+def test_more_recomputation_never_needs_more(
+    question: tuple[ModelShape, TrainingShape, Inventory], pipeline: int, size: int, shared: bool
+) -> None:
+    model, training, inventory = question
+    if model.layers % (pipeline * STAGES_PER_RANK[training.schedule]) and pipeline > 1:
+        return
+    tensor = model.key_value_heads if shared else 1
+    training = replace(training, sequence_parallel=shared)
+    cut = Cut(pipeline, 2, tensor, training.context, training.schedule if pipeline > 1 else "1F1B")
+    needs = [
+        memory_bill(
+            model,
+            replace(training, activation_checkpointing=mode),
+            inventory.node,
+            cut,
+            replicate=2,
+            micro_batch=size,
+            accumulation=pipeline,
+        ).total
+        for mode in ("None", "Selective", "Full")
+    ]
+    assert needs[0] >= needs[1] >= needs[2]
 
 
 @given(questions())
