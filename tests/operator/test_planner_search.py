@@ -165,6 +165,17 @@ def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape
         assert near.why_not or (near.memory_bytes > 0 and near.step_seconds > 0 and near.state_copies > 0)
 
 
+def test_the_neighbours_of_a_pipeline_are_its_other_schedules_too() -> None:
+    model, training = a_model(layers=4), a_training(pinned={"pipeline": 2}, compute_bytes=2)
+    path = plan(model, training, machines(max_nodes=1))
+    told = {near.name: near for near in neighbours(model, training, machines(max_nodes=1), path.rungs[0])}
+    assert told["schedule Interleaved1F1B"].step_seconds > 0
+    assert told["schedule ZBV"].why_not == "it would add up gradients in half precision"
+    full = told["activationCheckpointing Full"]
+    assert full.memory_bytes < path.rungs[0].memory.total
+    assert full.step_seconds > path.rungs[0].step_seconds
+
+
 @pytest.mark.parametrize(
     ("pinned", "kind", "message"),
     [

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from trainingrun.planner import rules, zero
 from trainingrun.planner.candidates import Split, split, weigh
+from trainingrun.planner.fastest import RECOMPUTATION
 from trainingrun.planner.layout import Cut, state_copies
 from trainingrun.planner.memory import available_bytes, fits, margin_bytes, memory_bill
 from trainingrun.planner.search import rung_of
 from trainingrun.planner.text import human_bytes
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, PlannedRung, TrainingShape
-from trainingrun.protocol.records import Rung
+from trainingrun.protocol.records import STAGES_PER_RANK, Rung
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Neighbour:
 def neighbours(
     model: ModelShape, training: TrainingShape, inventory: Inventory, planned: PlannedRung
 ) -> tuple[Neighbour, ...]:
-    """Twice and half the tensor and pipeline degrees, other shardings, twice and half the micro-batch; in
-    this order.
+    """Twice and half the tensor and pipeline degrees, other shardings, twice and half the micro-batch, other
+    schedules of the pipeline, more and less recomputation; in this order.
     """
     rung = planned.rung
     training = replace(training, schedule=rung.schedule if rung.pipeline > 1 else training.schedule)
@@ -55,7 +56,35 @@ def neighbours(
         cut = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule)
         name = f"micro-batch {size}"
         found.append(_batched(model, training, inventory, name, cut, rung.replicate, size))
+    own = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule)
+    if rung.pipeline > 1:
+        found += [
+            _scheduled(model, training, inventory, rung, schedule)
+            for schedule in STAGES_PER_RANK
+            if schedule != rung.schedule
+        ]
+    for mode in RECOMPUTATION:
+        if mode != rung.activation_checkpointing:
+            other = replace(training, activation_checkpointing=mode)
+            name = f"activationCheckpointing {mode}"
+            found.append(_batched(model, other, inventory, name, own, rung.replicate, rung.micro_batch))
     return tuple(found)
+
+
+def _scheduled(
+    model: ModelShape, training: TrainingShape, inventory: Inventory, rung: Rung, schedule: str
+) -> Neighbour:
+    name = f"schedule {schedule}"
+    if schedule == "ZBV" and training.mixed:
+        return Neighbour(name, "it would add up gradients in half precision")
+    other = replace(training, schedule=schedule)
+    why_not = rules.refusal(
+        model, other, inventory.node.processes, tensor=rung.tensor, pipeline=rung.pipeline
+    )
+    if why_not:
+        return Neighbour(name, why_not)
+    cut = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, schedule)
+    return _batched(model, other, inventory, name, cut, rung.replicate, rung.micro_batch)
 
 
 def _of_zero(
