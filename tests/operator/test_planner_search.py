@@ -14,7 +14,7 @@ from trainingrun.api.errors import CliExit
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.layout import Cut, pieces_by_node
 from trainingrun.planner.memory import fits
-from trainingrun.planner.neighbours import neighbours
+from trainingrun.planner.nearby import nearby
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import Inventory, ModelShape, PlanPath, TrainingShape
 
@@ -134,8 +134,13 @@ def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape
     path = answer(model, training, inventory)
     if path is None:
         return
-    for near in neighbours(model, training, inventory, path.rungs[-1]):
-        assert near.why_not or (near.memory_bytes > 0 and near.step_seconds > 0 and near.state_copies > 0)
+    for near in nearby(model, training, inventory.node, path.rungs[-1].rung):
+        assert near.why_not or near.weighed is not None
+        if near.weighed is not None:
+            assert near.weighed.memory.total > 0
+            assert near.weighed.step_seconds > 0
+            assert near.weighed.rung.state_copies > 0
+            assert near.weighed.rung.world == inventory.max_nodes * inventory.node.processes
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from trainingrun.api.constants import Cause, EpochCause, LostPart
 
 RECENT_DISRUPTIONS = 20
 FAILURE_MESSAGE_LIMIT = 2048
+MEASURED_SIZES = 16
 
 Name = Annotated[str, StringConstraints(max_length=253)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
@@ -269,6 +270,16 @@ class Stepping(StatusBlock):
     tokens: Count = Field(description="Tokens of the run at that step.")
     step_micros: Count = Field(description="Time of a step, in microseconds.")
     snapshot_stall_permille: Count = Field(0, description="Share of the time spent on memory snapshots.")
+    peak_bytes: Count | None = Field(None, description="Most that a rank allocated, in bytes.")
+
+
+class MeasuredSize(StatusBlock):
+    """How one size of the run really went, to correct predictions with."""
+
+    nodes: Size = Field(description="Nodes that trained.")
+    steps: Count = Field(description="Steps that the time is the median of.")
+    step_micros: Count = Field(description="Time of a step, in microseconds.")
+    peak_bytes: Count = Field(0, description="Most that a rank allocated, in bytes; 0 when nobody measured.")
 
 
 class Accounting(StatusBlock):
@@ -294,6 +305,12 @@ class Accounting(StatusBlock):
     streak: Streak | None = Field(None, description="Restarts without progress.")
     stepping: Stepping | None = Field(
         None, description="What the newest epoch had reached when last heard of."
+    )
+    measured: list[MeasuredSize] = Field(
+        default=[],
+        max_length=MEASURED_SIZES,
+        description="What the sizes that trained took, the newest last.",
+        json_schema_extra={_LIST_MAP: "map", _LIST_KEYS: ["nodes"]},
     )
     ended: list[EndedMember] = Field(
         default=[],

@@ -15,6 +15,7 @@ from typing import Any
 from trainingrun.api.constants import Cause
 from trainingrun.control.failures import Judgement
 from trainingrun.control.ledger import Ledger
+from trainingrun.control.measured import MeasuredSize, read_measured, write_measured
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Counters:
     recent: tuple[Disruption, ...] = ()  # newest last
     times: Mapping[str, tuple[Moment, ...]] = field(default_factory=dict)  # of causes with a limit
     streak: Streak = field(default_factory=Streak)
+    measured: tuple[MeasuredSize, ...] = ()  # of accounted epochs, the newest measured last
 
 
 def read_counters(status: Mapping[str, Any]) -> Counters:
@@ -76,6 +78,7 @@ def read_counters(status: Mapping[str, Any]) -> Counters:
         recent=tuple(_read_recent(item) for item in disruptions.get("recent") or []),
         times=times,
         streak=_read_streak(accounting.get("streak") or {}),
+        measured=read_measured(accounting),
     )
 
 
@@ -102,6 +105,8 @@ def write_accounting(counters: Counters) -> dict[str, Any]:
             for moment in moments
         ],
     }
+    if counters.measured:
+        block["measured"] = write_measured(counters.measured)
     if counters.streak.restarts:
         block["streak"] = _write_streak(counters.streak)
     return block

@@ -2,8 +2,8 @@
 
 What is not given is taken from the planner's own choice for that size, or follows from the rest. Nothing is
 rounded in silence: a product that does not come out is refused with the whole equation and the nearest
-degree that makes it true. Whether it fits in memory is no question of this module: `costing` says so, and an
-answer of "no, by 12 GiB" is a good one. Pure; called by the CLI.
+degree that makes it true. Whether it fits in memory is no question of this module: `weighing` says so, and an
+answer of "no, by 12 GiB" is a good one. Pure; called by the CLI and by `nearby`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Given:
     recompute: str | None = None  # of MODES
     schedule: str | None = None  # of STAGES_PER_RANK
     sequence_parallel: bool | None = None
+    zero_stage: int | None = None  # of the engine DeepSpeed
 
     @property
     def nothing(self) -> bool:
@@ -48,6 +49,15 @@ def completed(
     for that size. Raises PlanInputError, and NothingFits where a node's processes do not do.
     """
     _check(given)
+    if chosen.zero_stage:
+        return _of_zero(training, given, chosen)
+    if given.zero_stage is not None:
+        raise PlanInputError(
+            _flag("zero_stage"),
+            given.zero_stage,
+            "stages of ZeRO are of the engine DeepSpeed, and this run has the engine Native",
+            "use --shard, or set spec.parallelism.engine to DeepSpeed",
+        )
     context = given.context or chosen.context
     training = replace(
         training,
@@ -88,12 +98,45 @@ def _check(given: Given) -> None:
         value = getattr(given, name)
         if value is not None and value < 1:
             raise PlanInputError(_flag(name), value, f"{value} is no degree", "use 1 or more")
+    if given.zero_stage not in (None, 1, 2, 3):
+        raise PlanInputError(
+            _flag("zero_stage"), given.zero_stage, "ZeRO has the stages 1, 2 and 3", "use one of them"
+        )
     for name, known in (("recompute", MODES), ("schedule", tuple(STAGES_PER_RANK))):
         value = getattr(given, name)
         if value is not None and value not in known:
             raise PlanInputError(
                 _flag(name), value, f"{value} is not one of: {', '.join(known)}", f"use {known[0]}"
             )
+
+
+def _of_zero(training: TrainingShape, given: Given, chosen: Rung) -> tuple[TrainingShape, Rung]:
+    """All ranks share one copy of the state: only the stage, the micro-batch and what is computed twice are free."""
+    for name in (*AXES, "schedule", "sequence_parallel"):
+        if getattr(given, name) is not None:
+            raise PlanInputError(
+                _flag(name),
+                getattr(given, name),
+                f"the engine DeepSpeed has data ranks only: shard {chosen.shard}",
+                "use --zero-stage, --micro-batch or --recompute, or the engine Native",
+            )
+    stage = given.zero_stage or chosen.zero_stage
+    cut = Cut(1, chosen.shard, 1, zero=stage)
+    micro_batch = given.micro_batch or chosen.micro_batch
+    training = replace(training, activation_checkpointing=given.recompute or chosen.activation_checkpointing)
+    batch = split(training, cut, 1, micro_batch=micro_batch)
+    if batch is None:
+        raise _batch_error(training, cut, 1, micro_batch)
+    return training, replace(
+        chosen,
+        zero_stage=stage,
+        micro_batch=micro_batch,
+        accumulation=batch.accumulation,
+        padding_sequences=batch.padding,
+        activation_checkpointing=training.activation_checkpointing,
+        useful=True,
+        reason="",
+    )
 
 
 def _check_model(
@@ -165,7 +208,9 @@ def _batch_error(training: TrainingShape, cut: Cut, replicate: int, micro_batch:
             f"shard {cut.shard} x replicate {replicate} = {data} data ranks, but the global batch has {batch} "
             f"sequences; nearest that fits: {batch} data ranks"
         )
-        return PlanInputError(_flag("replicate"), replicate, message, "use more tensor or pipeline, or fewer nodes")
+        return PlanInputError(
+            _flag("replicate"), replicate, message, "use more tensor or pipeline, or fewer nodes"
+        )
     most = batch // (data * cut.pipeline)
     near = f"nearest that fits: micro-batch {most}" if most else "no micro-batch is small enough"
     message = (

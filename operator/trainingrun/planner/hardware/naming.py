@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import replace
 
 from trainingrun.planner.cost.types import Machine
 from trainingrun.planner.errors import PlanInputError
@@ -37,12 +36,14 @@ _USUAL = {
 }
 
 
-def named_machine(text: str, *, path: str = "--hardware", price_per_hour: float | None = None) -> Machine:
-    """Raises PlanInputError for a name that fits nothing or several, and for slices of accelerators."""
+def named_machine(text: str, *, path: str = "--hardware", per_node: int | None = None) -> Machine:
+    """`per_node`: accelerators of a node where the name does not say; None: as many as usual. Raises
+    PlanInputError for a name that fits nothing or several, and for slices of accelerators.
+    """
     name, count = _split(text.strip(), path)
     refuse_name(name, path)
     if instance(name) is not None:
-        known = instance_machine(name, price_per_hour)
+        known = instance_machine(name)
         if count is not None and count != known.accelerators:
             raise PlanInputError(
                 path,
@@ -52,8 +53,7 @@ def named_machine(text: str, *, path: str = "--hardware", price_per_hour: float 
             )
         return known
     gpu = _gpu(name, text, path)
-    found = machine(gpu.name, count)
-    return found if price_per_hour is None else replace(found, price_per_hour=price_per_hour)
+    return machine(gpu.name, count or per_node)
 
 
 def resource_of(found: Machine) -> str:
@@ -79,7 +79,9 @@ def _split(text: str, path: str) -> tuple[str, int | None]:
     found = None if whole else _COUNT.match(text)
     if found is None:
         if not text:
-            raise PlanInputError(path, text, "no hardware is named", "use a name such as h100x8 or p5.48xlarge")
+            raise PlanInputError(
+                path, text, "no hardware is named", "use a name such as h100x8 or p5.48xlarge"
+            )
         return text, None
     count = int(found["count"])
     if not 1 <= count <= MOST_PER_NODE:
@@ -118,7 +120,9 @@ def _fitting(words: list[str]) -> list[Gpu]:
     """Accelerators of which one name has all of these words."""
     if not words:
         return []
-    return [gpu for gpu in GPUS if any(set(words) <= set(_words(one)) for one in (gpu.name, *gpu.other_names))]
+    return [
+        gpu for gpu in GPUS if any(set(words) <= set(_words(one)) for one in (gpu.name, *gpu.other_names))
+    ]
 
 
 def _words(name: str) -> list[str]:
