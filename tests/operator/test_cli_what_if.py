@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.operator.planner_builders import a_model, a_node, a_training, machines
 from typer.testing import CliRunner, Result
 
-from tests.operator.planner_builders import a_model, a_node, a_training, machines
 from trainingrun.api.errors import CliExit
 from trainingrun.cli import bills
 from trainingrun.cli.main import app
@@ -35,7 +35,9 @@ def test_a_pinned_configuration_stands_beside_the_planners() -> None:
     result = call("what-if", "-f", EXAMPLE, "--nodes", "2", "--tensor", "2", "--micro-batch", "8")
     assert result.exit_code == CliExit.OK
     text = result.stdout
-    assert text.startswith("pretrain-stdlib on 2 nodes: tensor 2 x shard 2 x pipeline 1 x replicate 1 = 4 processes\n")
+    assert text.startswith(
+        "pretrain-stdlib on 2 nodes: tensor 2 x shard 2 x pipeline 1 x replicate 1 = 4 processes\n"
+    )
     assert "Fits, and runs out of memory with a probability of" in text
     assert "slower than the planner's own choice" in text
     assert "YOURS" in text
@@ -91,7 +93,9 @@ def test_parts_add_up_to_the_total() -> None:
     one = weighed(1 << 26)
     shown = sum(getattr(one.memory, part.name) for part in bills.PARTS)
     assert shown == one.memory.total
-    assert len({part.letter for part in bills.PARTS} | {bills.KEPT_FREE, bills.UNUSED}) == len(bills.PARTS) + 2
+    assert (
+        len({part.letter for part in bills.PARTS} | {bills.KEPT_FREE, bills.UNUSED}) == len(bills.PARTS) + 2
+    )
 
 
 class Terminal(io.StringIO):
