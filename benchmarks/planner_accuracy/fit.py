@@ -153,6 +153,8 @@ def main() -> None:
         metrics.by_source(data.sources, np.mean([one[1] for one in results], axis=0) - data.measured)
     if given.by_source:
         sources = np.unique(data.sources, return_inverse=True)[1]
+        baseline = metrics.constant_utilisation(data.rows, data.readings, data.measured, sources)
+        report("constant utilisation, by source", data, baseline)
         plain, corrected = unseen(data, sources, theta)
         report("model, by source", data, plain)
         report("model and corrections, by source", data, corrected)

@@ -72,16 +72,25 @@ def sweeps(rows: Sequence[Row], predicted: np.ndarray) -> str:
 
 
 def constant_utilisation(
-    rows: Sequence[Row], readings: Sequence[Reading], measured: np.ndarray
+    rows: Sequence[Row], readings: Sequence[Reading], measured: np.ndarray, folds: np.ndarray | None = None
 ) -> np.ndarray:
-    """The baseline: each kind of accelerator and format reaches one share of its rate, whatever it computes."""
-    ideal = np.array([_ideal(reading) for reading in readings])
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for index, reading in enumerate(readings):
-        groups[reading.workload.machine.name, reading.workload.numerics.compute].append(index)
-    predicted = np.log(ideal)
-    for members in groups.values():
-        predicted[members] += np.median(measured[members] - np.log(ideal[members]))
+    """The baseline: each kind of accelerator and format reaches one share of its rate, whatever it computes.
+    With `folds`, the share is what the other folds reached; of all kinds together, where there is no such row.
+    """
+    ideal = np.log([_ideal(reading) for reading in readings])
+    kinds = np.array(
+        [f"{one.workload.machine.name} {one.workload.numerics.compute}" for one in readings], dtype=object
+    )
+    groups = np.zeros(len(rows), dtype=int) if folds is None else folds
+    predicted = np.zeros(len(rows))
+    for fold in np.unique(groups):
+        taught = np.full(len(rows), True) if folds is None else groups != fold
+        usual = np.median((measured - ideal)[taught])
+        for kind in np.unique(kinds[groups == fold]):
+            own = taught & (kinds == kind)
+            share = np.median((measured - ideal)[own]) if own.any() else usual
+            out = (groups == fold) & (kinds == kind)
+            predicted[out] = ideal[out] + share
     return predicted
 
 

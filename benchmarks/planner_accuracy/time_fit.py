@@ -20,6 +20,7 @@ from trainingrun.planner.hardware import gpus
 
 FIXED = ("matmul", "attention", "data_cost", "host_memory")  # of COMMON: known, or one by definition
 COMMON_WIDTH = 0.5
+COMMON_WIDTHS = {"idle": 0.1}  # known within a tenth: idle accelerators cool, and clock higher afterwards
 SHARE_WIDTH = 0.2
 HOST_WIDTH = 0.4
 SPEED_WIDTH = 0.08  # products of one kind differ by power and cooling, beyond their data sheets
@@ -31,8 +32,9 @@ OWN = {
     "context_exposed": 0.3,
     "expert_exposed": 0.3,
     "transfer_exposed": 0.18,
-    "data_hidden": 0.18,
-    "data_cost": 0.18,
+    "data_hidden": 0.25,
+    "data_cost": 0.35,
+    "idle": 0.1,
     "shard_member": 1.2,
     "accumulate_bytes": 0.42,
     "wave": 0.42,
@@ -90,7 +92,7 @@ def parameters(workloads: list[Workload]) -> list[Parameter]:
     machines = np.array([work.machine.name for work in workloads])
     families = np.array([found.family if (found := gpus.find(name)) else name for name in machines])
     found = [
-        Parameter("common", key, value, COMMON_WIDTH, everything)
+        Parameter("common", key, value, COMMON_WIDTHS.get(key, COMMON_WIDTH), everything)
         for key, value in START_COMMON.items()
         if key not in FIXED
     ]
@@ -146,6 +148,7 @@ START_COMMON: dict[str, float] = {
     "expert_exposed": 0.8,
     "expert_far": 1.5,
     "transfer_exposed": 0.3,
+    "idle": 1.0,
     "data_hidden": 0.7,
     "data_contention": 0.1,
     "data_cost": 1.0,

@@ -10,7 +10,7 @@ from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.hardware.cpu import CPU
 from trainingrun.planner.hardware.declared import Measured, corrected, declared_machine
 from trainingrun.planner.hardware.links import network_of
-from trainingrun.planner.hardware.machine import cpu_machine, instance_machine, machine
+from trainingrun.planner.hardware.machine import cpu_machine, instance_machine, machine, node_machine
 
 
 def a_shape(**changes: Any) -> dict[str, Any]:
@@ -63,6 +63,23 @@ def test_an_instance_type_brings_its_accelerators_and_network() -> None:
     found = instance_machine("a3-megagpu-8g", price_per_hour=90.0)
     assert (found.name, found.accelerators, found.price_per_hour) == ("NVIDIA-H100-80GB-HBM3", 8, 90.0)
     assert found.between.bytes_per_second == pytest.approx(0.85 * 25e9)
+
+
+def test_a_node_is_known_by_its_labels() -> None:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "node.kubernetes.io/instance-type": "a3-highgpu-8g",
+    }
+    found = node_machine(labels, 8)
+    assert found is not None
+    assert found.between.bytes_per_second == pytest.approx(0.85 * 12.5e9)  # not the 50 of other clouds
+    # Half of the node's accelerators share all of its network.
+    half = node_machine(labels, 4)
+    assert half is not None
+    assert half.between.bytes_per_second == pytest.approx(2 * found.between.bytes_per_second)
+    assert node_machine({"node.kubernetes.io/instance-type": "m5.large"}, 0) is None
+    with pytest.raises(PlanInputError, match="take turns"):
+        node_machine({"nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, 1)
 
 
 def test_unknown_names_are_refused() -> None:

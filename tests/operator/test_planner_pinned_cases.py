@@ -49,6 +49,9 @@ def test_data_parallelism_alone_is_taken_when_it_fits() -> None:
         reserved=0,
         snapshots=3 * 12 * own,
     )
+    # Who joins loads a node's half of weights and moments, from the other node.
+    assert (one.join_bytes, two.join_bytes) == (0, 2 * 12 * own)
+    assert two.join_seconds == two.join_bytes / 1e9
     assert "data parallelism alone fits" in path.reason
 
 

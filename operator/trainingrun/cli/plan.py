@@ -29,10 +29,10 @@ from trainingrun.cli.plan_question import (
 )
 from trainingrun.cli.what_if import comparison, what_if_document
 from trainingrun.planner.describe import describe
+from trainingrun.planner.pinned import Given, completed
 from trainingrun.planner.text import human_bytes, human_count, human_seconds
 from trainingrun.planner.types import PlannedRung
 from trainingrun.planner.weighing import price_per_billion_tokens
-from trainingrun.planner.what_if import Given, completed
 
 
 def plan_command(

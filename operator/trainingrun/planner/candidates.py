@@ -53,19 +53,24 @@ def candidates(
             yield from (candidate for candidate in weighed if candidate is not None)
         return
     processes = node.processes
-    tensors = _allowed(
-        "tensor", rules.tensor_degrees(model, training, processes // training.context), training
-    )
-    pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
-    pairs = [(t, p) for t in tensors for p in pipelines]
+    degrees = pairs(model, training, processes)
     for units in range(1, max_units + 1):
-        for tensor, pipeline in sorted(pairs, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
+        for tensor, pipeline in sorted(degrees, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
             cut = rules.cut_of(training, processes, units, tensor=tensor, pipeline=pipeline)
             if cut is None:
                 continue
             candidate = weigh(model, training, node, cut, units)
             if candidate is not None:
                 yield candidate
+
+
+def pairs(model: ModelShape, training: TrainingShape, processes: int) -> list[tuple[int, int]]:
+    """(tensor, pipeline) that the model and a node of `processes` allow, and that no pin forbids."""
+    tensors = _allowed(
+        "tensor", rules.tensor_degrees(model, training, processes // training.context), training
+    )
+    pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
+    return [(tensor, pipeline) for tensor in tensors for pipeline in pipelines]
 
 
 def weigh(

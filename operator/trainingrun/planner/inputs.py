@@ -22,7 +22,7 @@ MATMUL_SHARE = 0.6  # of the data sheet's rate, at the shapes of training
 LINK_SHARE = 0.8  # of a link's rate, in a ring: 360 of 450 GB/s measured on H200 with 8 accelerators
 CONTEXT_BYTES = int(1.5 * gpus.GIB)  # driver, libraries, communicators: 1.3-1.6 GiB measured on V100 and A100
 
-AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages
+AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages; accelerators may do better
 
 PARAMETER_BYTES = {"BF16": 4, "FP16": 4, "FP32": 4, "FP64": 8}
 COMPUTE_BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
@@ -109,6 +109,7 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         activation_checkpointing=parallelism.get("activationCheckpointing") or "None",
         pinned=_pinned(spec),
         schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
+        any_schedule=asked in (None, "Auto"),
         sequence_parallel=bool(parallelism.get("sequenceParallel")),
         engine=parallelism.get("engine") or "Native",
         zero_stage=block.get("zeroStage"),

@@ -1,4 +1,7 @@
-"""Predicted peak memory of one process, by part, on the fullest rank. Pure arithmetic on shapes.
+"""Predicted peak memory of one process of our own trainer, by part, on the fullest rank. Pure arithmetic on shapes.
+
+Parameters (`models.counts`), what a layer keeps (`cost.activations`) and what is in flight (`cost.inflight`) are the
+cost model's; what FSDP2, snapshots, optimizers and the agent hold on top, and when, is counted here.
 
 The activation terms count what autograd keeps of transformers' Llama layer with PyTorch's fused attention
 under a document mask; they were found by adding up the saved tensors of that layer and hold to within 1 %.
@@ -23,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainingrun.planner import zero
+from trainingrun.planner.costing import LOGIT_COPIES, kept_elements
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.optimizer_state import state_bytes, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
@@ -30,7 +34,6 @@ from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, Trainin
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
 EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
-LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
 MARGIN_PERCENT = 4
 BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
 ACCELERATOR_MARGIN_BYTES = 1 << 30  # fragmentation of the caching allocator
@@ -58,19 +61,15 @@ def host_available_bytes(node: NodeShape) -> int:
     return node.host_memory_bytes - node.processes * (2 << 30)
 
 
+def state_bytes_of_node(bill: MemoryBill, node: NodeShape, cut: Cut) -> int:
+    """Weights and optimizer as a snapshot has them; 0 with ZeRO, whose parts only the same world can load."""
+    return 0 if cut.zero else node.processes * max(bill.snapshots, bill.host) // STATE_BUFFERS
+
+
 def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
     """Elements that one layer keeps for its backward pass, per token."""
-    heads = model.attention_heads // tensor
-    return (
-        6 * model.hidden_size // (tensor if training.sequence_parallel else 1)
-        + 4 * heads * model.head_dim
-        + 4 * model.intermediate_size // tensor
-        + heads
-        + training.sequence_length
-        + 2
-        + 2 * (training.context - 1) * heads * model.head_dim  # keys and values of the other ranks' tokens
-        + (EAGER_COPIES * heads * training.sequence_length if training.eager else 0)
-    )
+    pairs = EAGER_COPIES * (model.attention_heads // tensor) * training.sequence_length
+    return kept_elements(model, training, tensor) + (pairs if training.eager else 0)
 
 
 def memory_bill(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainingrun.planner.errors import PlanError
+from trainingrun.planner.pinned import MODES, Given, completed
 from trainingrun.planner.text import human_bytes
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 from trainingrun.planner.weighing import NO_FACTORS, Factors, Weighed, weigh
-from trainingrun.planner.what_if import MODES, Given, completed
 from trainingrun.protocol.records import Rung
 
 

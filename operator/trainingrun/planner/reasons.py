@@ -6,22 +6,23 @@ plan does.
 
 from __future__ import annotations
 
-from trainingrun.planner.candidates import Candidate, Split
+from trainingrun.planner.candidates import Candidate, Split, split
+from trainingrun.planner.fastest import Choice
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, margin_bytes
-from trainingrun.planner.text import counted, human_bytes
-from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+from trainingrun.planner.text import counted, human_bytes, human_seconds
+from trainingrun.planner.types import Inventory, NodeShape, TrainingShape
 from trainingrun.protocol.records import Rung
 
 
 def of_cut(
-    model: ModelShape,
     training: TrainingShape,
     inventory: Inventory,
     chosen: Candidate,
     tried: list[Candidate],
+    choice: Choice | None = None,
 ) -> str:
-    """Why this tensor and pipeline, and how many nodes hold a copy."""
+    """Why this tensor and pipeline, and how many nodes hold a copy. `choice`: where speed decided."""
     cut = chosen.cut
     if cut.zero:
         return _of_zero(training, inventory, chosen, tried)
@@ -40,10 +41,11 @@ def of_cut(
         less = f"tensor {simplest.cut.tensor}, pipeline {simplest.cut.pipeline}"
         why = (
             f"with {less} a process needs {human_bytes(simplest.bill.total)} of {there}; "
-            f"this is the nearest that fits ({human_bytes(chosen.bill.total)})"
+            f"this is {'one' if choice else 'the nearest'} that fits ({human_bytes(chosen.bill.total)})"
         )
     elif (
-        simplest.units == chosen.units
+        _too_small_for_all(training, inventory, simplest)
+        and simplest.units == chosen.units
         and simplest.cut.tensor * simplest.cut.pipeline < cut.tensor * cut.pipeline
     ):
         why = (
@@ -57,7 +59,24 @@ def of_cut(
         why += f"; one copy of the state takes {chosen.units} nodes"
     if chosen.units > inventory.min_nodes:
         why += f", so training starts at {chosen.units} nodes"
-    return f"{name}: {why}"
+    return f"{name}: {why}{_pace(choice)}"
+
+
+def _too_small_for_all(training: TrainingShape, inventory: Inventory, candidate: Candidate) -> bool:
+    """Whether the batch leaves ranks of the largest size without work."""
+    nodes = inventory.max_nodes // candidate.units * candidate.units
+    replicate = candidate.cut.copies_on(nodes, inventory.node.processes)
+    return not replicate or split(training, candidate.cut, replicate, micro_batch=1) is None
+
+
+def _pace(choice: Choice | None) -> str:
+    if choice is None:
+        return ""
+    of = f"of {counted(choice.groups, 'cut')} that fill as many sizes"
+    seconds = f"{human_seconds(choice.seconds)} a step on {counted(choice.nodes, 'node')}"
+    if choice.seconds <= choice.least:
+        return f"; {seconds}, the fastest {of}"
+    return f"; {seconds}, the simplest {of} and are nearly as fast as the fastest ({human_seconds(choice.least)})"
 
 
 def _of_zero(training: TrainingShape, inventory: Inventory, chosen: Candidate, tried: list[Candidate]) -> str:
@@ -107,10 +126,13 @@ def of_batch(batch: Split, data: int, training: TrainingShape) -> str:
     return text
 
 
-def of_copies(copies: int, nodes: int) -> str:
+def of_copies(copies: int, nodes: int, joining: int, seconds: float) -> str:
+    """`joining`: bytes that a node loads from others when it joins, in so many `seconds`."""
     if copies > 1:
         lost = counted(copies - 1, "node")
-        return f"state copies {copies}: any {lost} can be lost and memory still holds everything"
+        held = f"state copies {copies}: any {lost} can be lost and memory still holds everything"
+        loads = f"; a node that joins loads {human_bytes(joining)} from others, {human_seconds(seconds)} by its link"
+        return held + (loads if joining else "")
     if nodes == 1:
         return "state copies 1: there is one node; losing it restores from the durable checkpoint"
     return (

@@ -1,9 +1,10 @@
 """The plan for every size of a run. Pure, deterministic and fast; called by the controller and the CLI.
 
-1. Refuse pins and batches that cannot be (`rules`). 2. Take the first cut that fits, in the order of
-`candidates`: it is kept over the whole path, so that losing a node re-wires and never reshapes. 3. Where the
-batch is too small for that cut on the largest size, take another that uses more nodes if it is faster. 4. For
-each size: the micro-batch, the predictions, the copies, and whether the size is worth anything.
+1. Refuse pins and batches that cannot be (`rules`). 2. Accelerators: take the fastest cut of all (`fastest`). CPU
+nodes: take the first that fits, in the order of `candidates`; where the batch is too small for it on the largest
+size, another that uses more nodes if it is faster. The cut is kept over the whole path, so that losing a node
+re-wires and never reshapes. 3. For each size: the micro-batch, the predictions, the copies, and whether the size is
+worth anything.
 
 It must never call a plan that does not fit in memory one that fits, nor promise a copy of the state that is
 not there.
@@ -16,8 +17,9 @@ from dataclasses import dataclass, replace
 from trainingrun.planner import advice, reasons, rules, zero
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
 from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.fastest import RECOMPUTATION, Choice, fastest
 from trainingrun.planner.layout import state_copies
-from trainingrun.planner.memory import available_bytes, fits, memory_bill
+from trainingrun.planner.memory import available_bytes, fits, memory_bill, state_bytes_of_node
 from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
@@ -38,35 +40,45 @@ class Problem:
 
 def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     """Raises PlanInputError when the question is wrong, NothingFits when no size of the inventory can do
-    it. Layers are computed twice only where nothing fits otherwise, or where it was asked for.
+    it. On CPU nodes layers are computed twice only where nothing fits otherwise, or where it was asked for.
     """
-    if training.activation_checkpointing != "Auto":
-        return _plan(model, training, inventory)
-    for mode in ("None", "Selective"):
-        try:
-            return _plan(model, replace(training, activation_checkpointing=mode), inventory)
-        except NothingFits:
-            continue
-    return _plan(model, replace(training, activation_checkpointing="Full"), inventory)
-
-
-def _plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
-    problem = Problem(model, training, inventory)
     zero.check(training, inventory)
     rules.check_sequence(model, training)
     rules.check_pins(model, training, inventory)
+    if inventory.node.device != "cpu" and training.engine != zero.DEEPSPEED:
+        choice = fastest(model, training, inventory)
+        if choice is not None:
+            return _path(Problem(model, choice.training, inventory), choice.candidate, choice)
+    modes = RECOMPUTATION if training.activation_checkpointing == "Auto" else (None,)
+    for mode in modes[:-1]:
+        try:
+            return _simplest(Problem(model, replace(training, activation_checkpointing=mode), inventory))
+        except NothingFits:
+            continue
+    last = training if modes[-1] is None else replace(training, activation_checkpointing=modes[-1])
+    return _simplest(Problem(model, last, inventory))
+
+
+def _simplest(problem: Problem) -> PlanPath:
     tried = _tried(problem)
     fitting = [candidate for candidate in tried if candidate.fits]
     if not fitting:
-        raise advice.nothing_fits(model, training, inventory, tried)
-    chosen = _choose(problem, fitting)
+        raise advice.nothing_fits(problem.model, problem.training, problem.inventory, tried)
+    return _path(problem, _choose(problem, fitting), None, tried)
+
+
+def _path(
+    problem: Problem, chosen: Candidate, choice: Choice | None, tried: list[Candidate] | None = None
+) -> PlanPath:
+    """All sizes of one cut. `choice`: how it was found to be the fastest, where speed decided."""
+    inventory = problem.inventory
     rungs: list[PlannedRung] = []
     for nodes in range(inventory.min_nodes, inventory.max_nodes + 1):
         rungs.append(_rung(problem, chosen, nodes, best_before=_last_useful(rungs)))
     return PlanPath(
         rungs=tuple(rungs),
-        parameters=count_parameters(model),
-        reason=reasons.of_cut(model, training, inventory, chosen, tried),
+        parameters=count_parameters(problem.model),
+        reason=reasons.of_cut(problem.training, inventory, chosen, tried or _tried(problem), choice),
         planner_version=PLANNER_VERSION,
     )
 
@@ -156,10 +168,12 @@ def _rung(
         accumulation=batch.accumulation,
     )
     copies = state_copies(cut, replicate, node.processes)
+    joining = state_bytes_of_node(bill, node, cut) if copies > 1 else 0
+    join_seconds = joining / node.link_bytes_per_second
     why = (
         reasons.of_sharding(cut, replicate, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
-        reasons.of_copies(copies, used),
+        reasons.of_copies(copies, used, joining, join_seconds),
         *reasons.of_activations(training),
         idle or reasons.of_use(best_before.rung if best_before else None),
     )
@@ -197,6 +211,8 @@ def _rung(
         communication=times.communication / times.total,
         padding=batch.padding / computed,
         reasons=why,
+        join_bytes=joining,
+        join_seconds=join_seconds,
     )
 
 

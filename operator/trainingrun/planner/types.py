@@ -116,6 +116,7 @@ class TrainingShape:
     activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
+    any_schedule: bool = False  # accelerators may be planned with another one
     sequence_parallel: bool = False  # tensor ranks share the tokens between layers
     engine: str = "Native"  # Native | DeepSpeed
     zero_stage: int | None = None  # of the engine DeepSpeed; None: the lowest that fits
@@ -207,6 +208,8 @@ class PlannedRung:
     communication: float  # share of the step, exposed, 0..1
     padding: float  # share of the sequences computed that weigh nothing, 0..1
     reasons: tuple[str, ...]  # one for each choice: axes, sharding, micro-batch, copies, usefulness
+    join_bytes: int = 0  # of the state that a joining node loads from others; 0 where no other node has them
+    join_seconds: float = 0.0  # what that takes over its link; those who stay load nothing
 
 
 @dataclass(frozen=True)

@@ -1,229 +1,172 @@
-"""A configuration that a user gives, completed and checked: how it would be cut, and why it cannot be.
+"""Layouts that our trainer does not run (yet), or that other engines do: what the best of them would cost.
 
-What is not given is taken from the planner's own choice for that size, or follows from the rest. Nothing is
-rounded in silence: a product that does not come out is refused with the whole equation and the nearest
-degree that makes it true. Whether it fits in memory is no question of this module: `weighing` says so, and an
-answer of "no, by 12 GiB" is a good one. Pure; called by the CLI and by `nearby`.
+    ranked = what_if(Question(model, sequence_length=4096, global_batch=512, machine=machine, nodes=128))
+
+For shapes with experts first of all, which the trainer refuses. Tried: tensor, pipeline with virtual stages, expert
+ranks, what data ranks share, recomputation, micro-batch; context ranks as asked. Costs are the cost model's alone: no
+snapshots, no copies of the state, no order of ranks of ours. Exact pruning, as `planner.fastest`. Pure; it must never
+be taken for a plan.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import gcd
 
-from trainingrun.planner import rules
-from trainingrun.planner.candidates import split
-from trainingrun.planner.errors import PlanInputError
-from trainingrun.planner.layout import Cut, state_copies
-from trainingrun.planner.types import ModelShape, TrainingShape
-from trainingrun.protocol.records import STAGES_PER_RANK, Rung
+from trainingrun.planner.best_first import Outcome, best_first
+from trainingrun.planner.cost.fit import fits
+from trainingrun.planner.cost.frameworks import framework
+from trainingrun.planner.cost.memory import fullest, peak_memory
+from trainingrun.planner.cost.time import step_time
+from trainingrun.planner.cost.types import (
+    Bill,
+    Framework,
+    Layout,
+    Machine,
+    Numerics,
+    Recompute,
+    Sharding,
+    Step,
+    Workload,
+)
+from trainingrun.planner.rules import divisors
+from trainingrun.planner.types import ModelShape
 
-MODES = ("None", "Selective", "Full")
-AXES = ("tensor", "context", "shard", "replicate", "pipeline")  # fastest first, as ranks are ordered
+MOST_VIRTUAL = 8  # stages of a pipeline rank
+NEARLY = 1.02
+
+Slopes = dict[tuple[int, int, int, Recompute], float]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user pinned; None: not given."""
-
-    tensor: int | None = None
-    context: int | None = None
-    shard: int | None = None
-    replicate: int | None = None
-    pipeline: int | None = None
-    micro_batch: int | None = None
-    recompute: str | None = None  # of MODES
-    schedule: str | None = None  # of STAGES_PER_RANK
-    sequence_parallel: bool | None = None
-    zero_stage: int | None = None  # of the engine DeepSpeed
+class Question:
+    model: ModelShape
+    sequence_length: int  # tokens
+    global_batch: int  # sequences
+    machine: Machine
+    nodes: int
+    context: int = 1
+    numerics: Numerics = field(default_factory=lambda: Numerics("bf16"))
+    framework: Framework = field(default_factory=lambda: framework("megatron"))
 
     @property
-    def nothing(self) -> bool:
-        return self == Given()
+    def world(self) -> int:
+        return self.nodes * self.machine.accelerators
+
+    def workload(self, layout: Layout) -> Workload:
+        return Workload(
+            self.model,
+            self.sequence_length,
+            self.global_batch,
+            self.numerics,
+            layout,
+            self.machine,
+            self.framework,
+        )
 
 
-def completed(
-    model: ModelShape, training: TrainingShape, given: Given, chosen: Rung, processes: int
-) -> tuple[TrainingShape, Rung]:
-    """The training and the rung that `given` means on `chosen.nodes` nodes; `chosen` is the planner's own rung
-    for that size. Raises PlanInputError, and NothingFits where a node's processes do not do.
+@dataclass(frozen=True)
+class Answer:
+    layout: Layout
+    bill: Bill  # of the fullest rank
+    step: Step
+
+
+def what_if(question: Question) -> Outcome[Answer]:
+    """The fastest layouts that fit, cheapest first; none where nothing fits."""
+    slopes: Slopes = {}
+    return best_first(
+        layouts(question),
+        lambda layout: bound(question, layout, slopes),
+        lambda layout: answers(question, layout),
+        near=NEARLY,
+    )
+
+
+def layouts(question: Question) -> Iterator[Layout]:
+    """Every layout that the shapes allow, without its micro-batch."""
+    model, world, context = question.model, question.world, question.context
+    machine = question.machine
+    together = machine.domain or machine.accelerators
+    common = gcd(model.attention_heads, model.key_value_heads, model.intermediate_size)
+    for tensor in divisors(common):
+        if tensor * context > together or together % (tensor * context):
+            continue
+        for pipeline in divisors(model.layers):
+            data, rest = divmod(world, tensor * context * pipeline)
+            if rest or not data or question.global_batch % data:
+                continue
+            for virtual in divisors(model.layers // pipeline):
+                if virtual > (MOST_VIRTUAL if pipeline > 1 else 1):
+                    break
+                for expert in _expert_degrees(model, data * context * tensor):
+                    for sharding, shard in _shardings(question, data * context, tensor, pipeline):
+                        for recompute in Recompute:
+                            yield Layout(
+                                tensor=tensor,
+                                pipeline=pipeline,
+                                context=context,
+                                data=data,
+                                expert=expert,
+                                virtual=virtual,
+                                schedule="Interleaved1F1B" if virtual > 1 else "1F1B",
+                                sharding=sharding,
+                                shard=shard,
+                                sequence_parallel=tensor > 1,
+                                recompute=recompute,
+                            )
+
+
+def _expert_degrees(model: ModelShape, ranks: int) -> list[int]:
+    """Expert ranks are otherwise data, context and tensor ranks, and each has as many experts."""
+    if model.experts is None:
+        return [1]
+    return [degree for degree in divisors(model.experts.count) if ranks % degree == 0]
+
+
+def _shardings(question: Question, ranks: int, tensor: int, pipeline: int) -> list[tuple[Sharding, int]]:
+    """Among all ranks that hold the same weights, or among those of a node. Weights that are gathered for each
+    micro-batch do not go with a pipeline's many.
     """
-    _check(given)
-    if chosen.zero_stage:
-        return _of_zero(training, given, chosen)
-    if given.zero_stage is not None:
-        raise PlanInputError(
-            _flag("zero_stage"),
-            given.zero_stage,
-            "stages of ZeRO are of the engine DeepSpeed, and this run has the engine Native",
-            "use --shard, or set spec.parallelism.engine to DeepSpeed",
-        )
-    context = given.context or chosen.context
-    training = replace(
-        training,
-        schedule=given.schedule or training.schedule,
-        pinned={**training.pinned, "context": context},
-        sequence_parallel=_either(given.sequence_parallel, training.sequence_parallel),
-        activation_checkpointing=given.recompute or chosen.activation_checkpointing,
-    )
-    tensor, pipeline = given.tensor or chosen.tensor, given.pipeline or chosen.pipeline
-    _check_model(model, training, processes, tensor, pipeline, context)
-    shard, replicate = _data(given, chosen, processes, tensor * context, pipeline)
-    cut = Cut(pipeline, shard, tensor, context, training.schedule if pipeline > 1 else "1F1B")
-    micro_batch = given.micro_batch or _usual_micro_batch(training, cut, replicate, chosen)
-    batch = split(training, cut, replicate, micro_batch=micro_batch)
-    if batch is None:
-        raise _batch_error(training, cut, replicate, micro_batch)
-    return training, replace(
-        chosen,
-        pipeline=pipeline,
-        replicate=replicate,
-        shard=shard,
-        tensor=tensor,
-        context=context,
-        micro_batch=micro_batch,
-        accumulation=batch.accumulation,
-        padding_sequences=batch.padding,
-        state_copies=state_copies(cut, replicate, processes),
-        useful=True,
-        reason="",
-        activation_checkpointing=training.activation_checkpointing,
-        sequence_parallel=training.sequence_parallel and tensor > 1,
-        schedule=cut.schedule,
-    )
+    found = [(Sharding.NONE, 1)]
+    if ranks == 1:
+        return found
+    near = gcd(ranks, max(1, question.machine.accelerators // tensor))
+    groups = sorted({near, ranks} - {1})
+    found += [(Sharding.OPTIMIZER, group) for group in groups]
+    if pipeline == 1:
+        found += [(Sharding.WEIGHTS, group) for group in groups]
+    return found
 
 
-def _check(given: Given) -> None:
-    for name in (*AXES, "micro_batch"):
-        value = getattr(given, name)
-        if value is not None and value < 1:
-            raise PlanInputError(_flag(name), value, f"{value} is no degree", "use 1 or more")
-    if given.zero_stage not in (None, 1, 2, 3):
-        raise PlanInputError(
-            _flag("zero_stage"), given.zero_stage, "ZeRO has the stages 1, 2 and 3", "use one of them"
-        )
-    for name, known in (("recompute", MODES), ("schedule", tuple(STAGES_PER_RANK))):
-        value = getattr(given, name)
-        if value is not None and value not in known:
-            raise PlanInputError(
-                _flag(name), value, f"{value} is not one of: {', '.join(known)}", f"use {known[0]}"
-            )
+def bound(question: Question, layout: Layout, slopes: Slopes) -> float:
+    """Seconds that no micro-batch beats: what a micro-batch takes grows along a line with its sequences."""
+    key = (layout.tensor, layout.pipeline, layout.expert, layout.recompute)
+    if key not in slopes:
+        one, two = (_busy(step_time(question.workload(replace(layout, micro_batch=size)))) for size in (1, 2))
+        slopes[key] = two - one
+    return slopes[key] * (question.global_batch // layout.data)
 
 
-def _of_zero(training: TrainingShape, given: Given, chosen: Rung) -> tuple[TrainingShape, Rung]:
-    """All ranks share one copy of the state: only the stage, the micro-batch and what is computed twice are free."""
-    for name in (*AXES, "schedule", "sequence_parallel"):
-        if getattr(given, name) is not None:
-            raise PlanInputError(
-                _flag(name),
-                getattr(given, name),
-                f"the engine DeepSpeed has data ranks only: shard {chosen.shard}",
-                "use --zero-stage, --micro-batch or --recompute, or the engine Native",
-            )
-    stage = given.zero_stage or chosen.zero_stage
-    cut = Cut(1, chosen.shard, 1, zero=stage)
-    micro_batch = given.micro_batch or chosen.micro_batch
-    training = replace(training, activation_checkpointing=given.recompute or chosen.activation_checkpointing)
-    batch = split(training, cut, 1, micro_batch=micro_batch)
-    if batch is None:
-        raise _batch_error(training, cut, 1, micro_batch)
-    return training, replace(
-        chosen,
-        zero_stage=stage,
-        micro_batch=micro_batch,
-        accumulation=batch.accumulation,
-        padding_sequences=batch.padding,
-        activation_checkpointing=training.activation_checkpointing,
-        useful=True,
-        reason="",
-    )
+def _busy(step: Step) -> float:
+    return step.compute + step.tensor + step.context + step.expert
 
 
-def _check_model(
-    model: ModelShape, training: TrainingShape, processes: int, tensor: int, pipeline: int, context: int
-) -> None:
-    if processes % context or training.sequence_length % context:
-        both = math.gcd(processes, training.sequence_length)
-        near = rules.nearest(context, rules.divisors(both))
-        raise PlanInputError(
-            _flag("context"),
-            context,
-            f"context {context} does not divide both {training.sequence_length} tokens and the {processes} "
-            f"processes of a node; nearest that fits: {near}",
-            f"use --context {near}",
-        )
-    why = rules.refusal(model, training, processes, tensor=tensor, pipeline=pipeline)
-    if why:
-        axis = "pipeline" if why.startswith("pipeline") else "tensor"
-        raise PlanInputError(
-            _flag(axis), {"tensor": tensor, "pipeline": pipeline}[axis], why, "use the nearest that fits"
-        )
-
-
-def _data(given: Given, chosen: Rung, processes: int, inner: int, pipeline: int) -> tuple[int, int]:
-    """(shard, replicate) of all processes. `inner`: tensor x context."""
-    world = chosen.nodes * processes
-    data, rest = divmod(world, inner * pipeline)
-    tensor, context = given.tensor or chosen.tensor, given.context or chosen.context
-    if rest or not data:
-        allowed = [one for one in rules.divisors(max(1, world // inner)) if world % (inner * one) == 0]
-        near = rules.nearest(pipeline, allowed)
-        raise PlanInputError(
-            _flag("pipeline"),
-            pipeline,
-            f"tensor {tensor} x context {context} x pipeline {pipeline} = {inner * pipeline} processes, which do "
-            f"not divide {chosen.nodes} nodes x {processes} processes = {world} ({world / inner / pipeline:.2f} "
-            f"data ranks); nearest that fits: pipeline {near}",
-            f"use --pipeline {near}, or other --nodes",
-        )
-    shard, replicate = given.shard, given.replicate
-    if shard is None and replicate is None:
-        shard = max(one for one in rules.divisors(data) if one <= max(1, chosen.shard))
-    shard = shard or (data // (replicate or 1) or 1)
-    replicate = replicate or max(1, data // shard)
-    if shard * replicate != data:
-        near = rules.nearest(shard, rules.divisors(data))
-        raise PlanInputError(
-            _flag("shard"),
-            shard,
-            f"shard {shard} x replicate {replicate} = {shard * replicate} data ranks, but {chosen.nodes} nodes x "
-            f"{processes} processes / (tensor {tensor} x context {context} x pipeline {pipeline}) = {data}; "
-            f"nearest that fits: shard {near} x replicate {data // near}",
-            f"use --shard {near} --replicate {data // near}",
-        )
-    return shard, replicate
-
-
-def _usual_micro_batch(training: TrainingShape, cut: Cut, replicate: int, chosen: Rung) -> int:
-    """The planner's, as far as the batch goes round."""
-    share = max(1, training.global_batch_sequences // (replicate * cut.shard * cut.pipeline))
-    return min(chosen.micro_batch, share)
-
-
-def _batch_error(training: TrainingShape, cut: Cut, replicate: int, micro_batch: int) -> PlanInputError:
-    data, batch = replicate * cut.shard, training.global_batch_sequences
-    rounds = -(-batch // (data * micro_batch))
-    if data > batch:
-        message = (
-            f"shard {cut.shard} x replicate {replicate} = {data} data ranks, but the global batch has {batch} "
-            f"sequences; nearest that fits: {batch} data ranks"
-        )
-        return PlanInputError(
-            _flag("replicate"), replicate, message, "use more tensor or pipeline, or fewer nodes"
-        )
-    most = batch // (data * cut.pipeline)
-    near = f"nearest that fits: micro-batch {most}" if most else "no micro-batch is small enough"
-    message = (
-        f"{batch} sequences / ({data} data ranks x micro-batch {micro_batch}) = {rounds} micro-batches, but a pipeline "
-        f"of {cut.pipeline} needs {cut.pipeline} to fill; {near}"
-    )
-    fix = f"use --micro-batch {most}" if most else "use a shorter pipeline, or fewer nodes"
-    return PlanInputError(_flag("micro_batch"), micro_batch, message, fix)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _either(first: bool | None, second: bool) -> bool:
-    return second if first is None else first
+def answers(question: Question, layout: Layout) -> Iterator[tuple[float, Answer]]:
+    """With each micro-batch that fits. Whole micro-batches only, enough to fill the pipeline, and in rounds where
+    stages take turns.
+    """
+    share = question.global_batch // layout.data
+    for size in divisors(share):
+        accumulation = share // size
+        if accumulation < layout.pipeline:
+            break
+        if layout.virtual > 1 and accumulation % layout.pipeline:
+            continue
+        work = question.workload(replace(layout, micro_batch=size, accumulation=accumulation))
+        bill = fullest(peak_memory(work))
+        if not fits(bill, question.machine):
+            break  # larger ones keep more
+        step = step_time(work)
+        yield step.total, Answer(work.layout, bill, step)

@@ -144,7 +144,7 @@ def layer_kept(work: Workload, recompute: Recompute | None = None) -> Kept:
     layout, framework = work.layout, work.framework
     return kept(
         work.model,
-        _frozen(framework),
+        frozen(framework),
         work.numerics.activations,
         layout.tensor,
         layout.context,
@@ -161,7 +161,7 @@ def layer_kept(work: Workload, recompute: Recompute | None = None) -> Kept:
 _FROZEN: dict[int, tuple[Framework, tuple[tuple[str, float], ...]]] = {}
 
 
-def _frozen(framework: Framework) -> tuple[tuple[str, float], ...]:
+def frozen(framework: Framework) -> tuple[tuple[str, float], ...]:
     """Its coefficients as a key; kept by identity, as they are asked for with each configuration."""
     found = _FROZEN.get(id(framework))
     if found is not None and found[0] is framework:

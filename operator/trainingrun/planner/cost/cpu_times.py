@@ -1,8 +1,8 @@
 """Coefficients of the time model on CPU cores, where the host that starts operations is what computes them.
 
-Set by hand from this project's own benchmarks (tiny Llama in FP32 on one core: 42 to 48 thousand tokens a second, which is
-75 to 85 of the 90 GFLOP/s of large products); the published measurements that `fitted` comes from are of accelerators.
-Means of the names: `planner.cost.time`.
+Set by hand from this project's own benchmarks (tiny Llama in FP32 on one core: 42 to 48 thousand tokens a
+second, which is 75 to 85 of the 90 GFLOP/s of large products); the published measurements that `fitted`
+comes from are of accelerators. Means of the names: `planner.cost.time`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _OWN: dict[str, float] = {
     "context_exposed": 1.0,
     "expert_exposed": 1.0,
     "transfer_exposed": 1.0,
+    "idle": 1.0,
     "data_hidden": 0.0,
     "data_contention": 0.0,
     "shard_member": 0.0,

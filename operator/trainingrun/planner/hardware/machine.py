@@ -6,6 +6,7 @@ cost model on published measurements, whose tables name machines in words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from trainingrun.planner.cost.types import Link, Machine
@@ -13,6 +14,7 @@ from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.hardware import cpu
 from trainingrun.planner.hardware.gpus import GIB, GPUS, Gpu, find
 from trainingrun.planner.hardware.instances import instance
+from trainingrun.planner.hardware.labels import INSTANCE_TYPES, gpu_of
 from trainingrun.planner.hardware.links import local_link, network_link, network_of
 
 _CPU_HOP_SECONDS = 50e-6
@@ -54,6 +56,23 @@ def instance_machine(name: str, price_per_hour: float | None = None) -> Machine:
             "declare its shape, or name the accelerator",
         )
     return machine(found.gpu, found.accelerators, found.name, price_per_hour)
+
+
+def node_machine(
+    labels: Mapping[str, str], accelerators: int, price_per_hour: float | None = None
+) -> Machine | None:
+    """Of a node with these labels that offers so many accelerators; None where it has none. Raises
+    PlanInputError for those that training refuses (`hardware.labels`). The network is that of the instance
+    type, where the table has it.
+    """
+    gpu = gpu_of(labels)
+    if gpu is None or accelerators < 1:
+        return None
+    for key in INSTANCE_TYPES:
+        known = instance(labels.get(key, ""))
+        if known is not None and known.gpu == gpu.name:
+            return _of(gpu, accelerators, known.network_gbps * 1e9 / 8 / accelerators, price_per_hour)
+    return _of(gpu, accelerators, gpu.link_bytes_per_second, price_per_hour)
 
 
 def _of(gpu: Gpu, per_node: int, network: float, price: float | None) -> Machine:
