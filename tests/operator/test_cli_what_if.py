@@ -119,3 +119,15 @@ def _without_colour(text: str) -> Any:
     import re
 
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_where_the_planner_has_nothing_a_configuration_is_weighed_all_the_same(tmp_path: Path) -> None:
+    manifest = tmp_path / "run.yaml"
+    manifest.write_text(EXAMPLE.read_text().replace("memory: 4Gi", "memory: 1000Mi"))
+    assert call("what-if", "-f", manifest).exit_code == CliExit.NOTHING_FITS
+    result = call("what-if", "-f", manifest, "--micro-batch", "4")
+    assert result.exit_code == CliExit.OK
+    assert "the planner finds no plan of its own: spec.resources.perNode.memory" in result.stderr
+    assert "Does not fit" in result.stdout
+    document = json.loads(call("what-if", "-f", manifest, "--micro-batch", "4", "-o", "json").stdout)
+    assert document["planner"] is None

@@ -140,7 +140,7 @@ def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape
             assert near.weighed.memory.total > 0
             assert near.weighed.step_seconds > 0
             assert near.weighed.rung.state_copies > 0
-            assert near.weighed.rung.world == inventory.max_nodes * inventory.node.processes
+            assert near.weighed.rung.world == path.rungs[-1].rung.world
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from trainingrun.cli.plan_question import Question
 from trainingrun.planner.nearby import nearby
 from trainingrun.planner.text import counted, human_bytes, human_count, human_seconds
 from trainingrun.planner.time import flops_equation
-from trainingrun.planner.types import PlannedRung, TrainingShape
+from trainingrun.planner.types import PlannedRung, PlanPath, TrainingShape
 from trainingrun.planner.weighing import (
     Weighed,
     as_chosen,
@@ -19,8 +19,8 @@ from trainingrun.planner.weighing import (
 from trainingrun.protocol.records import Rung
 
 
-def explanation(question: Question, planned: PlannedRung) -> str:
-    rung, path = planned.rung, question.path
+def explanation(question: Question, path: PlanPath, planned: PlannedRung) -> str:
+    rung = planned.rung
     weighed = weigh(question.model, question.training, question.inventory.node, rung, question.factors)
     heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_equation(rung)}"
     return "\n".join(

@@ -25,14 +25,17 @@ from trainingrun.cli.plan_question import (
     Question,
     ask,
     machines_text,
+    size_of,
     sizes,
 )
 from trainingrun.cli.what_if import comparison, what_if_document
 from trainingrun.planner.describe import describe
-from trainingrun.planner.pinned import Given, completed
+from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.pinned import Given, completed, plain_rung
 from trainingrun.planner.text import human_bytes, human_count, human_seconds
 from trainingrun.planner.types import PlannedRung
 from trainingrun.planner.weighing import price_per_billion_tokens
+from trainingrun.protocol.records import Rung
 
 
 def plan_command(
@@ -47,7 +50,7 @@ def plan_command(
     """Show how the run would be split over each number of nodes, with predicted memory and speed."""
     wanted = sizes(nodes)
     question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), wanted)
-    path = question.path
+    path = question.answer()
     if wanted is not None:
         least, most = wanted
         path = replace(path, rungs=tuple(one for one in path.rungs if least <= one.rung.nodes <= most))
@@ -70,7 +73,8 @@ def explain_command(
 ) -> None:
     """Say why a plan is what it is, where its memory and time go, and what its neighbours would cost."""
     question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(nodes))
-    emit(explanation(question, question.rung(nodes)))
+    path = question.answer()
+    emit(explanation(question, path, size_of(path, nodes)))
 
 
 _Degree = typer.Option(min=1, show_default=False)
@@ -102,7 +106,6 @@ def what_if_command(
     What is not given is as the planner would have it. Nothing is refused for its cost, only for what cannot be.
     """
     question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(nodes))
-    planned = question.rung(nodes)
     given = Given(
         tensor=tensor,
         context=context,
@@ -115,16 +118,29 @@ def what_if_command(
         sequence_parallel=sequence_parallel,
         zero_stage=zero_stage,
     )
+    own = _own_choice(question, nodes, given)
     processes = question.inventory.node.processes
-    training, rung = completed(question.model, question.training, given, planned.rung, processes)
+    usual = own or plain_rung(question.training, nodes or question.inventory.max_nodes, processes)
+    training, rung = completed(question.model, question.training, given, usual, processes)
     if output is not Format.TABLE:
-        emit(document(what_if_document(question, planned, training, rung), output))
+        emit(document(what_if_document(question, own, training, rung), output))
         return
     if given.nothing:
         say(
             "nothing is pinned: this is the planner's own choice (--tensor, --pipeline, --micro-batch, … pin)"
         )
-    emit(comparison(question, planned, training, rung))
+    emit(comparison(question, own, training, rung))
+
+
+def _own_choice(question: Question, nodes: int | None, given: Given) -> Rung | None:
+    """None where the planner finds nothing that fits: what the user thinks of may be weighed all the same."""
+    try:
+        return size_of(question.answer(), nodes).rung
+    except NothingFits as error:
+        if given.nothing:
+            raise
+        say(f"the planner finds no plan of its own: {error}")
+        return None
 
 
 def _one(nodes: int | None) -> tuple[int, int] | None:

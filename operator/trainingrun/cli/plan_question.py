@@ -1,4 +1,4 @@
-"""What `plan`, `explain` and `what-if` are asked, from their options to the planner's answer. Offline.
+"""What `plan`, `explain` and `what-if` are asked, from their options to what the planner is asked. Offline.
 
 Here alone is read what the machines are: of the manifest, of a name (`h100x8`, `p5.48xlarge`), or of a file that
 declares them. Calibrations are read here too.
@@ -84,22 +84,31 @@ class Asked:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked, and the answer. Predictions in `path` are corrected by `factors` already."""
+    """What was asked, before it is answered. `factors` is what measurements correct predictions by."""
 
     name: str
     model: ModelShape
     training: TrainingShape
     inventory: Inventory
-    path: PlanPath
     factors: Factors = NO_FACTORS
     price_per_hour: float | None = None
 
-    def rung(self, nodes: int | None) -> PlannedRung:
-        """Of that size; without one, the largest that is of use."""
-        if nodes is not None:
-            return next(planned for planned in self.path.rungs if planned.rung.nodes == nodes)
-        useful = (planned for planned in reversed(self.path.rungs) if planned.rung.useful)
-        return next(useful, self.path.rungs[-1])
+    def answer(self) -> PlanPath:
+        """With corrected predictions. Raises PlanError."""
+        node = self.inventory.node
+        seen = replace(self.inventory, node=in_predicted_bytes(node, self.factors.memory))
+        path = plan(self.model, self.training, seen)
+        available = node.memory_bytes // node.processes
+        rungs = tuple(replace(corrected(one, self.factors), available_bytes=available) for one in path.rungs)
+        return replace(path, rungs=rungs)
+
+
+def size_of(path: PlanPath, nodes: int | None) -> PlannedRung:
+    """Of that size; without one, the largest that is of use."""
+    if nodes is not None:
+        return next(planned for planned in path.rungs if planned.rung.nodes == nodes)
+    useful = (planned for planned in reversed(path.rungs) if planned.rung.useful)
+    return next(useful, path.rungs[-1])
 
 
 def sizes(text: str | None) -> tuple[int, int] | None:
@@ -130,11 +139,7 @@ def ask(asked: Asked, nodes: tuple[int, int] | None = None) -> Question:
         names = Names.of(model, training, inventory.node)
         factors = factors_of(measured, names, planner_version=PLANNER_VERSION)
         say(_of_calibration(asked.calibration, len(measured), factors))
-    seen = replace(inventory, node=in_predicted_bytes(inventory.node, factors.memory))
-    path = plan(model, training, seen)
-    available = inventory.node.memory_bytes // inventory.node.processes
-    rungs = tuple(replace(corrected(one, factors), available_bytes=available) for one in path.rungs)
-    return Question(name, model, training, inventory, replace(path, rungs=rungs), factors, price)
+    return Question(name, model, training, inventory, factors, price)
 
 
 def load_spec(file: Path) -> tuple[dict[str, Any], str]:

@@ -11,33 +11,36 @@ from trainingrun.cli.output import table
 from trainingrun.cli.plan_question import Question
 from trainingrun.planner.describe import describe_bill
 from trainingrun.planner.text import counted, human_bytes, human_seconds
-from trainingrun.planner.types import PlannedRung, TrainingShape
+from trainingrun.planner.types import TrainingShape
 from trainingrun.planner.weighing import Weighed, parts_of, price_per_billion_tokens, weigh
 from trainingrun.protocol.records import Rung
 
 
-def comparison(question: Question, planned: PlannedRung, training: TrainingShape, rung: Rung) -> str:
+def comparison(question: Question, own: Rung | None, training: TrainingShape, rung: Rung) -> str:
     """`rung` under `training` is the user's."""
-    asked, own = _both(question, planned, training, rung)
+    asked, best = _both(question, own, training, rung)
     heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_equation(rung)}"
     return "\n".join(
         [
             heading,
-            answer(asked, own),
+            answer(asked, best),
             "",
             *memory_lines(asked),
             "",
             *time_lines(question, asked, training),
             "",
-            *_beside(question, asked, own),
+            *_beside(question, asked, best),
         ]
     )
 
 
-def answer(asked: Weighed, own: Weighed) -> str:
+def answer(asked: Weighed, own: Weighed | None) -> str:
     """Whether it fits, and what it gains or costs, in one line."""
     if not asked.fits:
         return f"Does not fit: {verdict(asked)}."
+    odds = f"Fits, and runs out of memory with a probability of {percent(asked.p_oom)}"
+    if own is None:
+        return f"{odds}; the planner has no plan of its own to compare it with."
     ratio = asked.step_seconds / own.step_seconds
     if asked.rung == own.rung:
         than = "it is the planner's own choice"
@@ -45,28 +48,31 @@ def answer(asked: Weighed, own: Weighed) -> str:
         than = "as fast as the planner's own choice"
     else:
         than = f"{100 * abs(ratio - 1):.0f} % {'slower' if ratio > 1 else 'faster'} than the planner's own choice"
-    return f"Fits, and runs out of memory with a probability of {percent(asked.p_oom)}; {than}."
+    return f"{odds}; {than}."
 
 
 def _both(
-    question: Question, planned: PlannedRung, training: TrainingShape, rung: Rung
-) -> tuple[Weighed, Weighed]:
+    question: Question, own: Rung | None, training: TrainingShape, rung: Rung
+) -> tuple[Weighed, Weighed | None]:
     node, factors = question.inventory.node, question.factors
     asked = weigh(question.model, training, node, rung, factors)
-    return asked, weigh(question.model, question.training, node, planned.rung, factors)
+    if own is None:
+        return asked, None
+    return asked, weigh(question.model, question.training, node, own, factors)
 
 
-def _beside(question: Question, asked: Weighed, own: Weighed) -> list[str]:
+def _beside(question: Question, asked: Weighed, own: Weighed | None) -> list[str]:
     rows = [(name, left, right) for name, left, right in _rows(question, asked, own)]
     text = table(("", "YOURS", "PLANNER'S"), rows)
     return [f"  {line}".rstrip() for line in text.splitlines()]
 
 
-def _rows(question: Question, asked: Weighed, own: Weighed) -> list[tuple[str, str, str]]:
-    found = [(name, value(asked), value(own)) for name, value in _LINES]
+def _rows(question: Question, asked: Weighed, own: Weighed | None) -> list[tuple[str, str, str]]:
+    found = [(name, value(asked), value(own) if own else "-") for name, value in _LINES]
     price = question.price_per_hour
     if price is not None:
-        found.append(("cost of 1B tokens", f"{_price(price, asked):.4g}", f"{_price(price, own):.4g}"))
+        costs = [f"{_price(price, one):.4g}" if one else "-" for one in (asked, own)]
+        found.append(("cost of 1B tokens", costs[0], costs[1]))
     return found
 
 
@@ -90,10 +96,15 @@ _LINES: tuple[tuple[str, Callable[[Weighed], str]], ...] = (
 
 
 def what_if_document(
-    question: Question, planned: PlannedRung, training: TrainingShape, rung: Rung
+    question: Question, own: Rung | None, training: TrainingShape, rung: Rung
 ) -> dict[str, Any]:
-    asked, own = _both(question, planned, training, rung)
-    return {"name": question.name, "nodes": rung.nodes, "asked": _data(asked), "planner": _data(own)}
+    asked, best = _both(question, own, training, rung)
+    return {
+        "name": question.name,
+        "nodes": rung.nodes,
+        "asked": _data(asked),
+        "planner": best and _data(best),
+    }
 
 
 def _data(weighed: Weighed) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def nearby(
     chosen: Rung,
     factors: Factors = NO_FACTORS,
 ) -> tuple[Nearby, ...]:
-    """In a fixed order; at most a dozen."""
+    """In a fixed order; at most a dozen. On the nodes that the plan uses, where it leaves some idle."""
+    chosen = replace(chosen, nodes=chosen.world // node.processes)
     if chosen.zero_stage:
         steps = [
             (f"ZeRO {stage}", replace(chosen, zero_stage=stage))

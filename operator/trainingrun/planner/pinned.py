@@ -94,6 +94,28 @@ def completed(
     )
 
 
+def plain_rung(training: TrainingShape, nodes: int, processes: int) -> Rung:
+    """Data ranks only, sharded inside a node: what is completed from where the planner has nothing of its own."""
+    deepspeed, mode = training.engine == "DeepSpeed", training.activation_checkpointing
+    return Rung(
+        nodes=nodes,
+        processes_per_node=processes,
+        pipeline=training.pinned.get("pipeline", 1),
+        replicate=1 if deepspeed else nodes,
+        shard=nodes * processes if deepspeed else processes,
+        tensor=training.pinned.get("tensor", 1),
+        micro_batch=1,
+        accumulation=1,
+        padding_sequences=0,
+        state_copies=1,
+        activation_checkpointing="None" if mode == "Auto" else mode,
+        context=training.context,
+        schedule=training.schedule,
+        engine=training.engine,
+        zero_stage=(training.zero_stage or 3) if deepspeed else 0,
+    )
+
+
 def _check(given: Given) -> None:
     for name in (*AXES, "micro_batch"):
         value = getattr(given, name)
