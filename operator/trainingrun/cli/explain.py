@@ -22,7 +22,7 @@ from trainingrun.protocol.records import Rung
 def explanation(question: Question, path: PlanPath, planned: PlannedRung) -> str:
     rung = planned.rung
     weighed = weigh(question.model, question.training, question.inventory.node, rung, question.factors)
-    heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_equation(rung)}"
+    heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_of(rung)}"
     return "\n".join(
         [
             f"{heading}; {human_count(path.parameters)} parameters",
@@ -40,13 +40,15 @@ def explanation(question: Question, path: PlanPath, planned: PlannedRung) -> str
     )
 
 
-def mesh_equation(rung: Rung) -> str:
+def mesh_equation(tensor: int, shard: int, pipeline: int, replicate: int, context: int = 1) -> str:
     """The axes of the mesh, the fastest first, and their product. Context only where there is more than one."""
-    inner = f"tensor {rung.tensor} x " + (f"context {rung.context} x " if rung.context > 1 else "")
-    return (
-        f"{inner}shard {rung.shard} x pipeline {rung.pipeline} x replicate {rung.replicate} "
-        f"= {rung.world} processes"
-    )
+    world = tensor * context * shard * replicate * pipeline
+    inner = f"tensor {tensor} x " + (f"context {context} x " if context > 1 else "")
+    return f"{inner}shard {shard} x pipeline {pipeline} x replicate {replicate} = {world} processes"
+
+
+def mesh_of(rung: Rung) -> str:
+    return mesh_equation(rung.tensor, rung.shard, rung.pipeline, rung.replicate, rung.context)
 
 
 def time_lines(question: Question, weighed: Weighed, training: TrainingShape) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainingrun.cli.bills import memory_lines, percent, verdict
-from trainingrun.cli.explain import mesh_equation, time_lines
+from trainingrun.cli.explain import mesh_of, time_lines
 from trainingrun.cli.output import table
 from trainingrun.cli.plan_question import Question
 from trainingrun.planner.describe import describe_bill
@@ -19,7 +19,7 @@ from trainingrun.protocol.records import Rung
 def comparison(question: Question, own: Rung | None, training: TrainingShape, rung: Rung) -> str:
     """`rung` under `training` is the user's."""
     asked, best = _both(question, own, training, rung)
-    heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_equation(rung)}"
+    heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_of(rung)}"
     return "\n".join(
         [
             heading,
@@ -81,7 +81,7 @@ def _price(price: float, weighed: Weighed) -> float:
 
 
 _LINES: tuple[tuple[str, Callable[[Weighed], str]], ...] = (
-    ("mesh", lambda one: mesh_equation(one.rung).split(" = ")[0]),
+    ("mesh", lambda one: mesh_of(one.rung).split(" = ")[0]),
     ("micro-batch", lambda one: f"{one.rung.micro_batch} x {one.rung.accumulation}"),
     ("recompute", lambda one: one.rung.activation_checkpointing),
     ("schedule", lambda one: one.rung.schedule if one.rung.pipeline > 1 else "-"),
