@@ -92,7 +92,13 @@ def test_the_largest_status_stays_below_its_budget() -> None:
         "accounting": {
             **FULL["accounting"],
             "measured": [
-                {"nodes": 2**20 - size, "steps": 2**53, "stepMicros": 2**53, "peakBytes": 2**53}
+                {
+                    "nodes": 2**20 - size,
+                    "steps": 2**53,
+                    "stepMicros": 2**53,
+                    "peakBytes": 2**53,
+                    "microBatch": 2**53,
+                }
                 for size in range(MEASURED_SIZES)
             ],
         },

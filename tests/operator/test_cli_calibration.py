@@ -36,7 +36,7 @@ def a_local_run(folder: Path) -> tuple[Path, float]:
     run = store.apply({"metadata": {"name": revision.run}, "spec": SPEC}, 1.0)
     predicted = float(revision.plan["rungs"][1]["stepSeconds"])
     store.create_record(replace(revision, run_uid=run.uid))
-    store.create_record(replace(an_epoch(1), run_uid=run.uid))
+    store.create_record(replace(an_epoch(1), run_uid=run.uid, rung=revision.rungs[1]))
     told = summary(1, steps=400, step_seconds=1.3 * predicted)
     store.create_record(replace(an_epoch(2), run_uid=run.uid, previous=told))
     return folder, predicted
@@ -156,7 +156,7 @@ def test_a_run_on_a_cluster_is_read_from_its_records_and_status() -> None:
         }
     )["metadata"]["uid"]  # fmt: skip
     api.add_record(replace(revision, run_uid=uid))
-    api.add_record(replace(an_epoch(1), run_uid=uid))
+    api.add_record(replace(an_epoch(1), run_uid=uid, rung=revision.rungs[1]))
     result = call_cluster(api, "calibration", "export", "demo")
     assert result.exit_code == CliExit.OK, result.stderr
     one = json.loads(result.stdout)["measurements"][0]

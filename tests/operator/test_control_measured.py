@@ -39,7 +39,7 @@ def planned_revision() -> Revision:
 
 def test_an_epoch_says_how_long_a_step_of_its_size_took_and_what_it_allocated() -> None:
     found = measured_in(an_epoch(1, slots=(0, 1)), summary(peak=123))
-    assert found == MeasuredSize(nodes=2, steps=50, step_micros=200_000, peak_bytes=123)
+    assert found == MeasuredSize(nodes=2, steps=50, step_micros=200_000, peak_bytes=123, micro_batch=4)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,10 @@ def test_an_epoch_that_did_too_little_says_nothing(said: EpochSummary | None) ->
 def test_the_newer_time_of_a_size_counts_and_its_fullest_moment_stays() -> None:
     first = with_measured((), an_epoch(1), summary(peak=900))
     second = with_measured(first, an_epoch(2), summary(2, step_seconds=0.3, peak=700))
-    assert second == (MeasuredSize(2, 50, 300_000, 900),)
+    assert second == (MeasuredSize(2, 50, 300_000, 900, 4),)
+    other = replace(an_epoch(3), rung=replace(an_epoch(3).rung, micro_batch=2))
+    third = with_measured(second, other, summary(3, peak=500))
+    assert third == (MeasuredSize(2, 50, 200_000, 500, 2),)
 
 
 def test_only_the_newest_sizes_are_kept() -> None:
@@ -79,9 +82,16 @@ def test_folding_a_record_keeps_what_the_epoch_before_measured_in_status() -> No
     run.records[1] = replace(run.records[1], previous=summary(1, peak=77))
     status = written(decide(run.pod(0).pod(1).observed(), 1_000_300.0))
     assert status["accounting"]["measured"] == [
-        {"nodes": 2, "steps": 50, "stepMicros": 200_000, "peakBytes": 77}
+        {
+            "nodes": 2,
+            "steps": 50,
+            "stepMicros": 200_000,
+            "peakBytes": 77,
+            "microBatch": 4,
+            "recompute": "None",
+        }
     ]
-    assert read_counters(status_json(read_status(status))).measured == (MeasuredSize(2, 50, 200_000, 77),)
+    assert read_counters(status_json(read_status(status))).measured == (MeasuredSize(2, 50, 200_000, 77, 4),)
 
 
 def test_status_without_measurements_says_nothing_of_them() -> None:
@@ -92,9 +102,13 @@ def test_measurements_stand_beside_what_the_frozen_plan_predicted() -> None:
     revision = planned_revision()
     predicted: dict[str, Any] = revision.plan["rungs"][1]
     seconds, bill = predicted["stepSeconds"], predicted["memory"]
-    found = measurements(
-        revision, [MeasuredSize(2, 80, round(seconds * 1.5e6), 1000), MeasuredSize(99, 80, 1)]
-    )
+    size = revision.rungs[1].micro_batch
+    sizes = [
+        MeasuredSize(2, 80, round(seconds * 1.5e6), 1000, size),
+        MeasuredSize(99, 80, 1, 0, size),  # not in the plan
+        MeasuredSize(1, 80, 1, 0, 1),  # otherwise in the plan
+    ]
+    found = measurements(revision, sizes)
     assert len(found) == 1
     assert found[0].time_ratio() == pytest.approx(1.5, rel=1e-4)
     assert found[0].predicted_peak_bytes == sum(

@@ -280,6 +280,17 @@ class MeasuredSize(StatusBlock):
     steps: Count = Field(description="Steps that the time is the median of.")
     step_micros: Count = Field(description="Time of a step, in microseconds.")
     peak_bytes: Count = Field(0, description="Most that a rank allocated, in bytes; 0 when nobody measured.")
+    micro_batch: Count = Field(0, description="Sequences that a process computed at a time.")
+    recompute: Name = Field("None", description="What was computed twice: None, Selective or Full.")
+
+
+class TuningLook(StatusBlock):
+    """Another way to train a size that looked better when last judged; taken when it does so again."""
+
+    nodes: Count = Field(description="The size.")
+    micro_batch: Count = Field(description="Micro-batch that it trains with until then.")
+    recompute: Name = Field(description="What it computes twice until then.")
+    looks: Count = Field(description="How often in a row it looked better.")
 
 
 class Accounting(StatusBlock):
@@ -312,6 +323,7 @@ class Accounting(StatusBlock):
         description="What the sizes that trained took, the newest last.",
         json_schema_extra={_LIST_MAP: "map", _LIST_KEYS: ["nodes"]},
     )
+    tuning: TuningLook | None = Field(None, description="What measurements suggest for later epochs.")
     ended: list[EndedMember] = Field(
         default=[],
         max_length=8,

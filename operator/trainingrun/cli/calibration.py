@@ -82,7 +82,11 @@ def measured_by(
 ) -> tuple[Measurement, ...]:
     """Raises NothingMeasured."""
     sizes = sizes_in(epochs, stepping_in(status))
-    found = measurements(revisions[-1], sizes) if revisions else ()
+    newest: dict[int, Measurement] = {}
+    for revision in reversed(revisions):  # a size is told by the revision that it trained by
+        for one in measurements(revision, sizes):
+            newest.setdefault(one.nodes, one)
+    found = tuple(newest[nodes] for nodes in sorted(newest))
     if not found:
         raise NothingMeasured(
             f"{name}: no size of it trained {LEAST_STEPS} steps in one epoch\n  hint: try again when it has"

@@ -15,7 +15,14 @@ from typing import Any
 from trainingrun.api.constants import Cause
 from trainingrun.control.failures import Judgement
 from trainingrun.control.ledger import Ledger
-from trainingrun.control.measured import MeasuredSize, read_measured, write_measured
+from trainingrun.control.measured import (
+    Look,
+    MeasuredSize,
+    read_look,
+    read_measured,
+    write_look,
+    write_measured,
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Counters:
     times: Mapping[str, tuple[Moment, ...]] = field(default_factory=dict)  # of causes with a limit
     streak: Streak = field(default_factory=Streak)
     measured: tuple[MeasuredSize, ...] = ()  # of accounted epochs, the newest measured last
+    look: Look = field(default_factory=Look)
 
 
 def read_counters(status: Mapping[str, Any]) -> Counters:
@@ -79,6 +87,7 @@ def read_counters(status: Mapping[str, Any]) -> Counters:
         times=times,
         streak=_read_streak(accounting.get("streak") or {}),
         measured=read_measured(accounting),
+        look=read_look(accounting),
     )
 
 
@@ -107,6 +116,8 @@ def write_accounting(counters: Counters) -> dict[str, Any]:
     }
     if counters.measured:
         block["measured"] = write_measured(counters.measured)
+    if counters.look.looks:
+        block["tuning"] = write_look(counters.look)
     if counters.streak.restarts:
         block["streak"] = _write_streak(counters.streak)
     return block

@@ -1,14 +1,14 @@
 """What the sizes of a run took in truth, as its epochs report it, and the measurements that follow for the planner.
 
 Each epoch record tells what the epoch before it measured, so the records are the source; status keeps a few numbers
-for each of the newest sizes, since records are folded once. A plan is frozen, so a number of nodes names one rung.
+for each of the newest sizes, since records are folded once.
 Pure; used by `folding` and `counters`, and by the CLI for exports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainingrun.api.status import MEASURED_SIZES
 from trainingrun.control.ledger import summary_of
 from trainingrun.planner.feedback import LEAST_STEPS, Measurement, Names
 from trainingrun.planner.inputs import planner_inputs
-from trainingrun.protocol.records import Epoch, EpochSummary, Revision
+from trainingrun.protocol.records import Epoch, EpochSummary, Revision, Rung
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,34 @@ class MeasuredSize:
     steps: int
     step_micros: int
     peak_bytes: int = 0
+    micro_batch: int = 0  # with which it trained; a later revision may have another
+    recompute: str = "None"
 
     def then(self, newer: MeasuredSize) -> MeasuredSize:
-        """The newer time counts; the fullest that a rank ever was stays."""
-        return MeasuredSize(
-            newer.nodes, newer.steps, newer.step_micros, max(self.peak_bytes, newer.peak_bytes)
-        )
+        """The newer time counts; the fullest that a rank ever was stays, as long as nothing else has changed."""
+        if self.way != newer.way:
+            return newer
+        return replace(newer, peak_bytes=max(self.peak_bytes, newer.peak_bytes))
+
+    @property
+    def way(self) -> tuple[int, str]:
+        return self.micro_batch, self.recompute
+
+    def is_of(self, rung: Rung) -> bool:
+        return (self.nodes, *self.way) == (rung.nodes, rung.micro_batch, rung.activation_checkpointing)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Another way to train a size was found to be better, so often in a row: a change is made when it is found again.
+
+    `micro_batch` and `recompute` are those that it trains with until then.
+    """
+
+    nodes: int = 0
+    micro_batch: int = 0
+    recompute: str = "None"
+    looks: int = 0
 
 
 def measured_in(epoch: Epoch | None, summary: EpochSummary | None) -> MeasuredSize | None:
@@ -39,7 +61,14 @@ def measured_in(epoch: Epoch | None, summary: EpochSummary | None) -> MeasuredSi
     steps = known.last_step - known.first_step + 1
     if epoch is None or known.step_seconds <= 0 or steps < LEAST_STEPS:
         return None
-    return MeasuredSize(epoch.rung.nodes, steps, round(known.step_seconds * 1e6), known.peak_bytes)
+    return MeasuredSize(
+        nodes=epoch.rung.nodes,
+        steps=steps,
+        step_micros=round(known.step_seconds * 1e6),
+        peak_bytes=known.peak_bytes,
+        micro_batch=epoch.rung.micro_batch,
+        recompute=epoch.rung.activation_checkpointing,
+    )
 
 
 def with_measured(
@@ -63,7 +92,7 @@ def sizes_in(epochs: Sequence[Epoch], last: EpochSummary | None) -> tuple[Measur
 
 
 def measurements(revision: Revision, sizes: Iterable[MeasuredSize]) -> tuple[Measurement, ...]:
-    """Beside what the frozen plan predicted for them. A size that the plan does not have is left out."""
+    """Beside what the frozen plan predicted for them. What the plan does not have, or has otherwise, is left out."""
     model, training, inventory = planner_inputs(revision.spec)
     predicted = {item["rung"]["nodes"]: item for item in revision.plan.get("rungs") or []}
     rungs = {rung.nodes: rung for rung in revision.rungs}
@@ -79,7 +108,7 @@ def measurements(revision: Revision, sizes: Iterable[MeasuredSize]) -> tuple[Mea
             predicted_peak_bytes=_allocated(predicted[one.nodes].get("memory") or {}),
         )
         for one in sizes
-        if one.nodes in predicted and one.nodes in rungs
+        if one.nodes in predicted and one.nodes in rungs and one.is_of(rungs[one.nodes])
     )
 
 
@@ -90,7 +119,14 @@ def _allocated(bill: Mapping[str, Any]) -> int:
 
 def read_measured(accounting: Mapping[str, Any]) -> tuple[MeasuredSize, ...]:
     return tuple(
-        MeasuredSize(item["nodes"], item["steps"], item["stepMicros"], item.get("peakBytes", 0))
+        MeasuredSize(
+            item["nodes"],
+            item["steps"],
+            item["stepMicros"],
+            item.get("peakBytes", 0),
+            item.get("microBatch", 0),
+            item.get("recompute", "None"),
+        )
         for item in accounting.get("measured") or []
     )
 
@@ -102,6 +138,22 @@ def write_measured(sizes: Iterable[MeasuredSize]) -> list[dict[str, Any]]:
             "steps": one.steps,
             "stepMicros": one.step_micros,
             "peakBytes": one.peak_bytes,
+            "microBatch": one.micro_batch,
+            "recompute": one.recompute,
         }
         for one in sizes
     ]
+
+
+def read_look(accounting: Mapping[str, Any]) -> Look:
+    data = accounting.get("tuning")
+    return Look(data["nodes"], data["microBatch"], data["recompute"], data["looks"]) if data else Look()
+
+
+def write_look(look: Look) -> dict[str, Any]:
+    return {
+        "nodes": look.nodes,
+        "microBatch": look.micro_batch,
+        "recompute": look.recompute,
+        "looks": look.looks,
+    }

@@ -7,6 +7,7 @@ before. Whether the change is worth it is for `keeping` to say. Pure; for the co
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from trainingrun.planner.candidates import micro_batches
@@ -26,12 +27,15 @@ def retuned(
     factors: Factors,
     situation: Situation,
     rule: Rule = DEFAULT_RULE,
+    *,
+    tried: Collection[tuple[int, str]] = (),
 ) -> tuple[Choice, Rung]:
     """The rung to take for the next epoch of this size, and why. `training` as the run asked for it; `factors` are
-    what its measurements teach.
+    what its measurements teach. `tried`: (micro-batch, recomputation) that are not taken again.
     """
     present = weigh(model, training, node, rung, factors)
-    others = [one for one in variants(model, training, node, rung, factors) if one.fits]
+    found = variants(model, training, node, rung, factors)
+    others = [one for one in found if one.fits and _way(one.rung) not in tried]
     if situation.ran_out:  # what failed is known to be too much, whatever the model says
         others = [one for one in others if one.memory.total < present.memory.total]
     if not others:
@@ -60,6 +64,10 @@ def variants(
             other = replace(other, nodes=rung.nodes, useful=rung.useful, reason=rung.reason)
             found.append(weigh(model, trained, node, other, factors))
     return found
+
+
+def _way(rung: Rung) -> tuple[int, str]:
+    return rung.micro_batch, rung.activation_checkpointing
 
 
 def _prospect(weighed: Weighed) -> Prospect:
