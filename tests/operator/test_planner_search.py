@@ -13,10 +13,11 @@ from tests.operator.planner_builders import LLAMA_3_8B, a_model, a_node, a_train
 from trainingrun.api.errors import CliExit
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.layout import Cut, pieces_by_node
-from trainingrun.planner.memory import fits
+from trainingrun.planner.memory import fits, memory_bill
 from trainingrun.planner.nearby import nearby
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import Inventory, ModelShape, PlanPath, TrainingShape
+from trainingrun.protocol.records import STAGES_PER_RANK
 
 
 @st.composite
@@ -127,6 +128,32 @@ def _smallest_copy(path: PlanPath) -> int:
     return pipeline * shard * tensor
 
 
+@given(questions(), st.sampled_from([1, 2, 4]), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
+def test_more_recomputation_never_needs_more(
+    question: tuple[ModelShape, TrainingShape, Inventory], pipeline: int, size: int, shared: bool
+) -> None:
+    model, training, inventory = question
+    if model.layers % (pipeline * STAGES_PER_RANK[training.schedule]) and pipeline > 1:
+        return
+    tensor = model.key_value_heads if shared else 1
+    training = replace(training, sequence_parallel=shared)
+    cut = Cut(pipeline, 2, tensor, training.context, training.schedule if pipeline > 1 else "1F1B")
+    needs = [
+        memory_bill(
+            model,
+            replace(training, activation_checkpointing=mode),
+            inventory.node,
+            cut,
+            replicate=2,
+            micro_batch=size,
+            accumulation=pipeline,
+        ).total
+        for mode in ("None", "Selective", "Full")
+    ]
+    assert needs[0] >= needs[1] >= needs[2]
+
+
 @given(questions())
 @settings(deadline=None, max_examples=40)
 def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape, Inventory]) -> None:
@@ -141,6 +168,18 @@ def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape
             assert near.weighed.step_seconds > 0
             assert near.weighed.rung.state_copies > 0
             assert near.weighed.rung.world == path.rungs[-1].rung.world
+
+
+def test_the_neighbours_of_a_pipeline_are_its_other_schedules_too() -> None:
+    model, training = a_model(layers=4), a_training(pinned={"pipeline": 2}, compute_bytes=2)
+    path = plan(model, training, machines(max_nodes=1))
+    told = {near.name: near for near in nearby(model, training, machines().node, path.rungs[0].rung)}
+    assert told["schedule Interleaved1F1B"].weighed is not None
+    assert told["schedule ZBV"].why_not == "ZBV would add up gradients in half precision"
+    full = told["recompute Full"].weighed
+    assert full is not None
+    assert full.memory.total < path.rungs[0].memory.total
+    assert full.step_seconds > path.rungs[0].step_seconds
 
 
 @pytest.mark.parametrize(

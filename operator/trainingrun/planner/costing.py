@@ -98,7 +98,7 @@ def numerics_of(parameter_bytes: int, activation_bytes: int) -> Numerics:
     return Numerics(
         compute=_FORMATS[activation_bytes],
         weights=activation_bytes,
-        master=parameter_bytes,
+        master=parameter_bytes if activation_bytes != parameter_bytes else 0,
         gradients=parameter_bytes,
         moments=2 * parameter_bytes,
         activations=activation_bytes,

@@ -184,9 +184,14 @@ def _kept(
     """
     short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
     layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
-    kept = cut.in_flight(stage) * (layers + short * model.hidden_size)
+    kept = cut.in_flight(stage) * (layers + short * _input_elements(model, training, cut))
     elements = tokens * (kept + (3 * model.hidden_size if stage == cut.head_rank else 0))
     return int(training.activation_bytes * elements)
+
+
+def _input_elements(model: ModelShape, training: TrainingShape, cut: Cut) -> int:
+    """Of a layer, per token; tensor ranks share the tokens under sequence parallelism."""
+    return model.hidden_size // (cut.tensor if training.sequence_parallel else 1)
 
 
 def _computed_again(training: TrainingShape, layer: int) -> bool:
@@ -223,7 +228,9 @@ def _backward(
     last = stage == cut.head_rank
     working = 3 * model.hidden_size + 4 * model.intermediate_size // cut.tensor
     if _computed_again(training, parameters.layers - 1):
+        # All that the layer would have kept; its input it has kept.
         working += layer_activation_elements(model, training, cut.tensor)
+        working -= _input_elements(model, training, cut)
     gathered = min(2, parameters.layers) * parameters.layer if _gathers(cut) else 0
     small = training.activation_bytes
     return _Moment(

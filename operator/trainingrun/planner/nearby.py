@@ -1,7 +1,7 @@
 """What the configurations next to a plan would cost, or why they are not possible. For `explain`; decides nothing.
 
 Each differs from the plan in one thing: one axis twice or half as large (data ranks make up for it), who shares
-the state, the micro-batch, what is computed twice. All are weighed as the plan itself is.
+the state, the micro-batch, the pipeline's schedule, what is computed twice. All are weighed as the plan itself is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainingrun.planner.pinned import MODES, Given, completed
 from trainingrun.planner.text import human_bytes
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 from trainingrun.planner.weighing import NO_FACTORS, Factors, Weighed, weigh
-from trainingrun.protocol.records import Rung
+from trainingrun.protocol.records import STAGES_PER_RANK, Rung
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,13 @@ def nearby(
         sizes = _micro_batches(chosen)
     else:
         found = []
-        sizes = [*_axes(chosen), *_shardings(chosen), *_micro_batches(chosen), *_recomputed(chosen)]
+        sizes = [
+            *_axes(chosen),
+            *_shardings(chosen),
+            *_micro_batches(chosen),
+            *_schedules(chosen),
+            *_recomputed(chosen),
+        ]
     for name, given in sizes:
         found.append(_given(name, model, training, node, chosen, given, factors))
     return tuple(found)
@@ -68,6 +74,11 @@ def _shardings(chosen: Rung) -> list[tuple[str, Given]]:
 
 def _micro_batches(chosen: Rung) -> list[tuple[str, Given]]:
     return [(f"micro-batch {size}", Given(micro_batch=size)) for size in _twice_and_half(chosen.micro_batch)]
+
+
+def _schedules(chosen: Rung) -> list[tuple[str, Given]]:
+    others = [name for name in STAGES_PER_RANK if name != chosen.schedule and chosen.pipeline > 1]
+    return [(f"schedule {name}", Given(schedule=name)) for name in others]
 
 
 def _recomputed(chosen: Rung) -> list[tuple[str, Given]]:

@@ -135,6 +135,10 @@ def _check(given: Given) -> None:
 
 def _schedule(model: ModelShape, training: TrainingShape, given: Given, chosen: Rung, pipeline: int) -> str:
     """The planner's own, as long as its stages come out; where the user left the choice, the plain one else."""
+    if given.schedule == "ZBV" and training.mixed:
+        raise PlanInputError(
+            _flag("schedule"), "ZBV", "ZBV would add up gradients in half precision", "use Interleaved1F1B"
+        )
     if given.schedule is not None:
         return given.schedule
     usual = chosen.schedule if chosen.pipeline > 1 else training.schedule

@@ -48,7 +48,9 @@ _FRAMEWORKS: dict[str, Framework] = {
 # all, `memory_slack_activations` of those): what nvidia-smi sees beyond the allocator's peak.
 # `memory_narrow_copies`: bytes a parameter beside it in 8 or 4 bits; none where it is held and gathered in those.
 _MEMORY: dict[str, dict[str, float]] = {
-    # Modules of transformers with torch's fused attention under a document mask, as `planner.memory` counts them.
+    # Modules of transformers with torch's fused attention under a document mask, as `planner.memory` counts them. With
+    # FSDP2 data ranks talk once a step: whole gradients pile up beside the shards of them, and the stages of a pipeline
+    # stay gathered.
     "native": {
         "memory_norm_elements": 1.0,
         "memory_inner_elements": 1.0,
@@ -56,6 +58,9 @@ _MEMORY: dict[str, dict[str, float]] = {
         "memory_repeats_keys": 1.0,
         "memory_gathers_context": 1.0,
         "memory_logit_copies": 4.0,
+        "memory_head_copies": 1.0,
+        "memory_piles_gradients": 1.0,
+        "memory_stays_gathered": 1.0,
     },
     "megatron": {
         "memory_narrow_copies": 0.0,

@@ -93,7 +93,9 @@ def _fullest_moment(
     last = given.get("memory_end", 6.0) * state  # around the last norm
     elements = tokens * head_rows(work)
     logits = _logit_bytes(work) * elements
-    head_gradient = given.get("memory_head_gradient", 0.0) * parameters.head
+    head_gradient = given.get("memory_head_gradient", 0.0)
+    head_gradient += given.get("memory_head_copies", 0.0) * work.numerics.activations
+    head_gradient *= parameters.head
     if backward + gradient > last + logits + head_gradient:
         return kept + backward, 0.0, gradient
     return kept + last, logits, head_gradient
@@ -135,8 +137,10 @@ def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
         sent = tokens * work.model.hidden_size * work.numerics.activations / whole
         total += given.get("memory_in_transit", 2.0) * sent
     if layout.sharding in (Sharding.GRADIENTS, Sharding.WEIGHTS) and not work.numerics.adapters:
-        layer = max(parameters.layer, parameters.root)
-        total += given.get("memory_layer_gradient", work.numerics.gradients) * layer
+        held = max(parameters.layer, parameters.root)
+        if layout.accumulation > 1 and given.get("memory_piles_gradients"):
+            held = parameters.total * (1.0 - 1.0 / max(1, layout.shard))
+        total += given.get("memory_layer_gradient", work.numerics.gradients) * held
     if given.get("memory_local") and not work.framework.flash_attention:
         heads = work.model.attention_heads / layout.tensor
         total += work.numerics.activations * heads * tokens * work.sequence_length

@@ -105,6 +105,8 @@ def states(work: Workload, parameters: Parameters) -> States:
         gradients, optimizer = sharded * numerics.gradients, sharded * numerics.moments
         size = min(numerics.weights, numerics.activations)
         gathered = size * (min(2, parameters.layers) * parameters.layer + parameters.root)
+        if layout.pipeline > 1 and work.framework.coefficients.get("memory_stays_gathered"):
+            gathered = size * whole
     host = 0.0
     if layout.offload_optimizer:
         host += optimizer
