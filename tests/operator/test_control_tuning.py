@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.operator.control_builders import NOW, a_run, an_epoch, created, kinds, written
+import pytest
+from tests.operator.control_builders import NOW, InstantPlans, a_run, an_epoch, created, kinds, written
 from tests.operator.test_control_measured import planned_revision, summary
 
+from trainingrun.control import reconcile
 from trainingrun.control.decide import decide
 from trainingrun.control.effects import CreateRevision, Decision
+from trainingrun.control.refusal_book import RefusalBook
+from trainingrun.ports import Conflict
 from trainingrun.protocol.records import RankExit, Revision, Rung
 
 LATER = NOW + 300.0
@@ -114,3 +118,23 @@ def test_without_a_new_record_nothing_is_judged() -> None:
     run.records = [replace(an_epoch(1), rung=run.revision.rungs[1])]
     run.status_is({"disruptions": {"accountedEpoch": 1}})
     assert "CreateRevision" not in kinds(decide(run.observed(), LATER))
+
+
+class Taken:
+    """A cluster where the name of that record is taken."""
+
+    def create(self, record: Revision) -> None:
+        raise Conflict(record.name)
+
+
+def test_a_name_that_is_taken_keeps_a_run_from_nothing() -> None:
+    port: Any = Taken()
+    decision = story(a_slow_revision())
+    run = a_run()
+    run.revision = a_slow_revision()
+    observed = run.observed()
+    wanted = replace(decision, effects=[one for one in decision.effects if isinstance(one, CreateRevision)])
+    assert reconcile._change(port, observed, InstantPlans(), RefusalBook(), wanted, LATER) is None
+    first = replace(observed, revision=None)
+    with pytest.raises(Conflict):
+        reconcile._change(port, first, InstantPlans(), RefusalBook(), wanted, LATER)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.operator.planner_builders import GIB, LLAMA_3_8B, a_model, a_node, a_training, h100_node, machines
 
 from trainingrun.planner.errors import PlanInputError
+from trainingrun.planner.nearby import nearby
 from trainingrun.planner.pinned import Given, completed
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import MemoryBill
@@ -172,3 +173,13 @@ def test_utilisation_is_of_the_data_sheets_rate_and_prices_are_of_a_billion_toke
     assert peak_flops(h100_node(), 2) == 989e12
     assert peak_flops(a_node(), 4) == 10e9
     assert price_per_billion_tokens(36.0, 2, 1e6) == pytest.approx(20.0)
+
+
+def test_what_needs_the_nodes_that_the_plan_leaves_idle_is_told_with_them() -> None:
+    own = replace(chosen(nodes=3), replicate=2, shard=4, nodes=3)  # two of three nodes
+    told = {near.name: near for near in nearby(a_model(layers=3), a_training(), a_node(4), own)}
+    assert "tensor 2" in told
+    pipelined = nearby(
+        a_model(layers=6), a_training(), a_node(4), replace(own, pipeline=3, replicate=1, shard=1)
+    )
+    assert any(near.name.endswith(" on all 3 nodes") for near in pipelined)

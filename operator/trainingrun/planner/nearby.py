@@ -32,8 +32,9 @@ def nearby(
     chosen: Rung,
     factors: Factors = NO_FACTORS,
 ) -> tuple[Nearby, ...]:
-    """In a fixed order; at most a dozen. On the nodes that the plan uses, where it leaves some idle."""
-    chosen = replace(chosen, nodes=chosen.world // node.processes)
+    """In a fixed order; at most about a dozen. On the nodes that the plan uses, where it leaves some idle, or else on
+    all of them.
+    """
     if chosen.zero_stage:
         steps = [
             (f"ZeRO {stage}", replace(chosen, zero_stage=stage))
@@ -102,11 +103,16 @@ def _given(
     given: Given,
     factors: Factors,
 ) -> Nearby:
-    try:
-        trained, rung = completed(model, training, given, chosen, node.processes)
-    except PlanError as error:
-        return Nearby(name, error.message)
-    return _priced(name, model, trained, node, rung, factors)
+    why = ""
+    for nodes in sorted({chosen.world // node.processes, chosen.nodes}):
+        try:
+            trained, rung = completed(model, training, given, replace(chosen, nodes=nodes), node.processes)
+        except PlanError as error:
+            why = why or error.message
+            continue
+        where = f" on all {nodes} nodes" if nodes * node.processes != chosen.world else ""
+        return _priced(name + where, model, trained, node, rung, factors)
+    return Nearby(name, why)
 
 
 def _priced(
