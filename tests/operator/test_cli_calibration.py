@@ -57,6 +57,8 @@ def test_what_was_exported_corrects_the_plan_for_the_same_model_and_machines(tmp
     before = json.loads(call("plan", "-f", EXAMPLE, "-o", "json").stdout)
     result = call("plan", "-f", EXAMPLE, "--calibration", path, "-o", "json")
     after = json.loads(result.stdout)
+    assert before["machine"]["measuredFactors"] == {"memory": 1.0, "time": 1.0}
+    assert 1.2 < after["machine"]["measuredFactors"]["time"] <= 1.3
     assert "1 measurement; memory x 1.000, step time x 1.2" in result.stderr
     for old, new in zip(before["rungs"], after["rungs"], strict=True):
         assert 1.2 < new["stepSeconds"] / old["stepSeconds"] <= 1.3

@@ -24,6 +24,7 @@ from trainingrun.cli.plan_question import (
     Price,
     Question,
     ask,
+    machine_data,
     machines_text,
     size_of,
     sizes,
@@ -55,7 +56,7 @@ def plan_command(
         least, most = wanted
         path = replace(path, rungs=tuple(one for one in path.rungs if least <= one.rung.nodes <= most))
     if output is not Format.TABLE:
-        emit(document({"name": question.name, **describe(path)}, output))
+        emit(document({"name": question.name, "machine": machine_data(question), **describe(path)}, output))
         return
     say(f"{question.name}: {human_count(path.parameters)} parameters, {machines_text(question.inventory)}")
     say(path.reason)

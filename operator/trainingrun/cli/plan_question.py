@@ -211,3 +211,15 @@ def _of_calibration(file: Path, count: int, factors: Factors) -> str:
         f"{file}: {counted(count, 'measurement')}; memory x {factors.memory:.3f}, "
         f"step time x {factors.time:.3f} of what is predicted"
     )
+
+
+def machine_data(question: Question) -> dict[str, Any]:
+    """What the plan is about, and by what its predictions are corrected; for programs."""
+    node = question.inventory.node
+    return {
+        "name": node.name or node.device,
+        "processesPerNode": node.processes,
+        "bytesPerProcess": node.memory_bytes // node.processes,
+        "pricePerHour": question.price_per_hour,
+        "measuredFactors": {"memory": question.factors.memory, "time": question.factors.time},
+    }
