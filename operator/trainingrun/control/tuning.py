@@ -2,9 +2,9 @@
 
 A revision is never changed, but a run may get a further one, with the same spec, template, axes and sizes: only the
 micro-batch of a size that was measured (or ran out of memory), and what is computed twice where the run left that
-open, may differ. It counts from the next epoch on that membership makes after reading it; nothing is ever stopped for
-it. What was tried before is not tried again, so this ends. A plan of another version of the planner is left alone:
-its predictions were others. Pure; called by `decide` when a record was folded.
+open, may differ. It counts from the next epoch on; nothing is ever stopped for it. What was tried before is not tried
+again, so this ends. A plan of another version of the planner is left alone: its predictions were others. Pure; called
+by `decide` when a record was folded.
 """
 
 from __future__ import annotations
