@@ -13,8 +13,9 @@ from trainingrun.api.quantity import accelerator, parse_bytes, parse_quantity
 from trainingrun.planner.cost.types import Machine
 from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.hardware.gpus import find
+from trainingrun.planner.hardware.links import NETWORK_SHARE
 from trainingrun.planner.hardware.naming import resource_of
-from trainingrun.planner.inputs import CONTEXT_BYTES, MATMUL_SHARE
+from trainingrun.planner.inputs import CONTEXT_BYTES, LINK_SHARE, MATMUL_SHARE
 from trainingrun.planner.types import NodeShape
 
 _FORMATS = {"BF16": ("bf16",), "FP16": ("fp16", "bf16"), "FP32": ("fp32",), "FP64": ("fp64",)}
@@ -29,6 +30,10 @@ def accelerators_asked(spec: Mapping[str, Any]) -> int | None:
 def node_of(machine: Machine, spec: Mapping[str, Any], *, path: str = "--hardware") -> NodeShape:
     """Raises PlanInputError for a format that the accelerators do not compute in."""
     per_node, precision = spec["resources"]["perNode"], spec["training"]["precision"]
+    gpu = find(machine.name)
+    link = machine.between.bytes_per_second
+    if gpu is not None:  # a node's is of the line's rate, as `inputs.accelerator_node` has it
+        link *= LINK_SHARE / NETWORK_SHARE
     own = accelerators_asked(spec) is not None  # cores and memory of the manifest are those of such a node
     return NodeShape(
         processes=machine.accelerators,
@@ -36,7 +41,7 @@ def node_of(machine: Machine, spec: Mapping[str, Any], *, path: str = "--hardwar
         cores=parse_quantity(per_node["cpu"]) if own else 0.0,
         device=resource_of(machine),
         flops_per_second=_rate(machine, precision, path) * MATMUL_SHARE,
-        link_bytes_per_second=machine.between.bytes_per_second * machine.accelerators,
+        link_bytes_per_second=link * machine.accelerators,
         local_link_bytes_per_second=machine.inside.bytes_per_second,
         reserved_bytes_per_process=CONTEXT_BYTES,
         host_memory_bytes=parse_bytes(per_node["memory"]) if own else 0,
