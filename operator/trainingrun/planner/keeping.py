@@ -54,7 +54,7 @@ class Choice:
 def choose(present: Prospect, other: Prospect, situation: Situation, rule: Rule = DEFAULT_RULE) -> Choice:
     """Whether to go over from `present` to `other`."""
     if situation.ran_out:
-        if other.p_oom < present.p_oom:
+        if other.p_oom <= present.p_oom:  # both are next to nothing where the model sees no danger
             return Choice(True, 0, "the present plan ran out of memory, and this one needs less")
         return Choice(False, 0, "the present plan ran out of memory, but this one would sooner")
     if other.p_oom > max(SAFE, present.p_oom):

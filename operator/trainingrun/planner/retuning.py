@@ -15,8 +15,10 @@ from trainingrun.planner.keeping import DEFAULT_RULE, Choice, Prospect, Rule, Si
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.pinned import MODES, Given, completed
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
-from trainingrun.planner.weighing import Factors, Weighed, weigh
+from trainingrun.planner.weighing import Factors, Weighed, allocated, weigh
 from trainingrun.protocol.records import Rung
+
+ENOUGH_LESS = 0.9  # of what ran out of memory
 
 
 def retuned(
@@ -36,8 +38,12 @@ def retuned(
     present = weigh(model, training, node, rung, factors)
     found = variants(model, training, node, rung, factors)
     others = [one for one in found if one.fits and _way(one.rung) not in tried]
-    if situation.ran_out:  # what failed is known to be too much, whatever the model says
-        others = [one for one in others if one.memory.total < present.memory.total]
+    if (
+        situation.ran_out
+    ):  # what failed is known to be too much, whatever the model says; a little less may be too
+        most = allocated(present.memory)
+        less = [one for one in others if allocated(one.memory) < most]
+        others = [one for one in less if allocated(one.memory) <= ENOUGH_LESS * most] or less
     if not others:
         return Choice(False, 0, "nothing else of this size fits"), rung
     best = min(others, key=lambda one: (one.step_seconds, one.memory.total, one.rung.micro_batch))
