@@ -75,8 +75,11 @@ def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     assert "536,870,912 B" in text
     assert "##########" in text
     assert "matmul parameters" in text
-    assert "tensor 2, pipeline 1" in text
+    assert "\n  tensor 2 " in text
     assert "micro-batch" in text
+    assert "recompute Full" in text
+    assert "utilisation (MFU): " in text
+    assert "probability of running out of memory" in text
     assert "\x1b[" not in text
 
 
@@ -126,6 +129,58 @@ def test_an_accelerator_must_be_named_and_then_plans(tmp_path: Path) -> None:
     planned = call("plan", "-f", path, "--accelerator", "NVIDIA-H100-80GB-HBM3")
     assert planned.exit_code == CliExit.OK
     assert "79.2 GiB" in planned.stdout
+
+
+def test_a_range_of_nodes_stands_in_for_the_scale() -> None:
+    document = json.loads(call("plan", "-f", EXAMPLE, "--nodes", "2..4", "-o", "json").stdout)
+    assert [rung["nodes"] for rung in document["rungs"]] == [2, 3, 4]
+    for text in ("4..2", "0..3", "a..b", "1..", "-3"):
+        refused = call("plan", "-f", EXAMPLE, "--nodes", text)
+        assert refused.exit_code == CliExit.BAD_INPUT
+        assert "such as 1..64" in refused.stderr or "No such option" in refused.stderr
+
+
+def test_hardware_stands_in_for_what_the_manifest_says_of_machines(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"precision": "BF16"})
+    result = call("plan", "-f", manifest, "--hardware", "h100x4")
+    assert result.exit_code == CliExit.OK
+    assert "79.2 GiB" in result.stdout
+    assert "the manifest asks for cores only; this is about 4 x NVIDIA-H100-80GB-HBM3" in result.stderr
+    both = call("plan", "-f", manifest, "--hardware", "h100x4", "--accelerator", "NVIDIA-H200")
+    assert both.exit_code == CliExit.BAD_INPUT
+    assert "--hardware names the accelerator already" in both.stderr
+
+
+def test_unknown_hardware_is_refused_with_the_nearest_names() -> None:
+    result = call("explain", "-f", EXAMPLE, "--hardware", "h1000x8")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "h1000 is not hardware that the planner knows; nearest: h100" in result.stderr
+
+
+def test_a_format_that_the_accelerators_do_not_have_is_refused(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"precision": "BF16"})
+    result = call("plan", "-f", manifest, "--hardware", "v100x8")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "has no rate in BF16 (spec.training.precision)" in result.stderr
+
+
+def test_a_machine_can_be_declared_in_a_file(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {
+        "accelerators": 4, "memoryGiB": 64, "memoryBandwidthGBs": 2000, "bf16Teraflops": 400,
+        "fp32Teraflops": 50, "localLinkGBs": 200, "networkGBs": 25, "pricePerHour": 10,
+    }  # fmt: skip
+    path = tmp_path / "newchip.yaml"
+    path.write_text(yaml.safe_dump(shape))
+    result = call("plan", "-f", EXAMPLE, "--hardware", path)
+    assert result.exit_code == CliExit.OK
+    assert "64.0 GiB" in result.stdout
+    assert "newchip" in result.stderr
+    assert "COST/1B TOKENS" in result.stdout
+    path.write_text(yaml.safe_dump({**shape, "memoryGiB": -1}))
+    refused = call("plan", "-f", EXAMPLE, "--hardware", path)
+    assert refused.exit_code == CliExit.BAD_INPUT
+    assert "newchip.yaml.memoryGiB: -1 cannot be the memory of one accelerator" in refused.stderr
+    assert call("plan", "-f", EXAMPLE, "--hardware", tmp_path / "none.yaml").exit_code == CliExit.MISSING
 
 
 def test_wrong_arguments_are_bad_input() -> None:

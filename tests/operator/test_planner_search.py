@@ -13,7 +13,7 @@ from trainingrun.api.errors import CliExit
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.layout import Cut, pieces_by_node
 from trainingrun.planner.memory import fits, memory_bill
-from trainingrun.planner.neighbours import neighbours
+from trainingrun.planner.nearby import nearby
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import Inventory, ModelShape, PlanPath, TrainingShape
 from trainingrun.protocol.records import STAGES_PER_RANK
@@ -160,18 +160,25 @@ def test_neighbours_can_always_be_told(question: tuple[ModelShape, TrainingShape
     path = answer(model, training, inventory)
     if path is None:
         return
-    for near in neighbours(model, training, inventory, path.rungs[-1]):
-        assert near.why_not or (near.memory_bytes > 0 and near.step_seconds > 0 and near.state_copies > 0)
+    for near in nearby(model, training, inventory.node, path.rungs[-1].rung):
+        assert near.why_not or near.weighed is not None
+        if near.weighed is not None:
+            assert near.weighed.memory.total > 0
+            assert near.weighed.step_seconds > 0
+            assert near.weighed.rung.state_copies > 0
+            own = path.rungs[-1].rung
+            assert near.weighed.rung.world in (own.world, own.nodes * inventory.node.processes)
 
 
 def test_the_neighbours_of_a_pipeline_are_its_other_schedules_too() -> None:
     model, training = a_model(layers=4), a_training(pinned={"pipeline": 2}, compute_bytes=2)
     path = plan(model, training, machines(max_nodes=1))
-    told = {near.name: near for near in neighbours(model, training, machines(max_nodes=1), path.rungs[0])}
-    assert told["schedule Interleaved1F1B"].step_seconds > 0
-    assert told["schedule ZBV"].why_not == "it would add up gradients in half precision"
-    full = told["activationCheckpointing Full"]
-    assert full.memory_bytes < path.rungs[0].memory.total
+    told = {near.name: near for near in nearby(model, training, machines().node, path.rungs[0].rung)}
+    assert told["schedule Interleaved1F1B"].weighed is not None
+    assert told["schedule ZBV"].why_not == "ZBV would add up gradients in half precision"
+    full = told["recompute Full"].weighed
+    assert full is not None
+    assert full.memory.total < path.rungs[0].memory.total
     assert full.step_seconds > path.rungs[0].step_seconds
 
 

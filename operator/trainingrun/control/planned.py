@@ -38,7 +38,7 @@ def plan_block(observed: Observed, revision: Revision) -> dict[str, Any]:
         "accumulation": rung.accumulation,
         "paddingPermille": round(1000 * rung.padding_sequences / computed),
         "stateCopies": rung.state_copies,
-        "memoryMiB": round(sum((predicted.get("memory") or {}).values()) / _MIB),
+        "memoryMiB": round(_bytes_of_process(predicted) / _MIB),
         "availableMiB": round(predicted.get("availableBytes", 0) / _MIB),
         "predictedStepMillis": round(1000 * predicted.get("stepSeconds", 0.0)),
         "reason": (rung.reason or str(revision.plan.get("reason", "")))[:_REASON_LIMIT],
@@ -64,6 +64,11 @@ def _prediction(plan: Mapping[str, Any], nodes: int) -> Mapping[str, Any]:
         item for item in plan.get("rungs") or [] if item["rung"]["nodes"] == nodes
     ]
     return found[0] if found else {}
+
+
+def _bytes_of_process(predicted: Mapping[str, Any]) -> int:
+    """Snapshots in a host's memory are beside those of the process."""
+    return sum(count for part, count in (predicted.get("memory") or {}).items() if part != "host")
 
 
 def _measured_step(observed: Observed) -> int:

@@ -125,7 +125,7 @@ def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str,
         known = _further(known, final.summary, epoch.epoch)
     if known is None or known.epoch != epoch.epoch:
         return None
-    return {
+    block = {
         "epoch": known.epoch,
         "firstStep": known.first_step,
         "firstStepAtMillis": round(known.first_step_at * 1e3),
@@ -135,6 +135,7 @@ def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str,
         "stepMicros": round(known.step_seconds * 1e6),
         "snapshotStallPermille": known.snapshot_stall_permille,
     }
+    return block | ({"peakBytes": known.peak_bytes} if known.peak_bytes else {})
 
 
 def with_what_is_remembered(observed: Observed, before: Epoch | None, record: Epoch) -> Epoch:
@@ -155,7 +156,12 @@ def _further(one: EpochSummary | None, other: EpochSummary | None, epoch: int) -
 
 
 def _remembered(observed: Observed) -> EpochSummary | None:
-    data = (observed.run.status.get("accounting") or {}).get("stepping")
+    return stepping_in(observed.run.status)
+
+
+def stepping_in(status: Mapping[str, Any]) -> EpochSummary | None:
+    """What the block `accounting.stepping` of a status says; None where there is none."""
+    data = (status.get("accounting") or {}).get("stepping")
     if not data:
         return None
     return EpochSummary(
@@ -167,4 +173,5 @@ def _remembered(observed: Observed) -> EpochSummary | None:
         tokens=data["tokens"],
         step_seconds=data["stepMicros"] / 1e6,
         snapshot_stall_permille=data.get("snapshotStallPermille", 0),
+        peak_bytes=data.get("peakBytes", 0),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trainingrun.planner import rules, zero
-from trainingrun.planner.candidates import Candidate, candidates
+from trainingrun.planner.candidates import Candidate, candidates, pairs, weigh
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.hardware.gpus import GIB, GPUS
 from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
@@ -30,7 +30,7 @@ def nothing_fits(
     node = inventory.node
     best = min(tried, key=lambda candidate: candidate.bill.total)
     options = [_more_memory(node, best), _more_nodes(model, training, inventory)]
-    options += [_other_accelerators(node, best)]
+    options += [_other_accelerators(node, best), _computed_twice(model, training, inventory)]
     fix = ", or ".join(option for option in options if option) or _shorter_sequence(
         model, training, inventory
     )
@@ -50,7 +50,7 @@ def nothing_fits(
             else f"spec.resources.perNode[{node.device}]"
         )
         message = (
-            f"no plan fits: a process needs at least {human_bytes(best.bill.total)} ({parts(best.bill)}), "
+            f"no plan fits: a process needs at least {parts(best.bill)} = {human_bytes(best.bill.total)} "
             f"with {cut_name(best.cut)}, but has {human_bytes(available_bytes(node))}, of which "
             f"{human_bytes(margin_bytes(node))} stay free"
         )
@@ -67,10 +67,10 @@ def nothing_fits(
 
 
 def parts(bill: MemoryBill) -> str:
-    """The three largest parts, largest first."""
+    """All that is there, as a sum, the largest first."""
     names = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved", "snapshots")
     sizes = sorted(((getattr(bill, name), name) for name in names), reverse=True)
-    return ", ".join(f"{name} {human_bytes(size)}" for size, name in sizes[:3])
+    return " + ".join(f"{name} {human_bytes(size)}" for size, name in sizes if size)
 
 
 def _more_memory(node: NodeShape, best: Candidate) -> str:
@@ -104,11 +104,28 @@ def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory
         training.global_batch_sequences * max(rules.dividing_tensors(model, training)) * model.layers,
     )
     least = inventory.max_nodes + 1 if training.engine == zero.DEEPSPEED else 1
+    if least == 1 and not _ever_fits(model, training, inventory.node, limit):
+        return ""
     for candidate in candidates(model, training, inventory.node, max_units=limit, min_units=least):
         if candidate.units > inventory.max_nodes and candidate.fits:
             both = "minNodes and maxNodes" if candidate.cut.zero else "maxNodes"
             return f"{both} {candidate.units}"
     return ""
+
+
+def _ever_fits(model: ModelShape, training: TrainingShape, node: NodeShape, limit: int) -> bool:
+    """Whether any cut fits when its state is shared by as many nodes as can be: more shards never need more."""
+    for tensor, pipeline in pairs(model, training, node.processes):
+        units = 1 << (limit.bit_length() - 1)
+        while units:
+            cut = rules.cut_of(training, node.processes, units, tensor=tensor, pipeline=pipeline)
+            found = weigh(model, training, node, cut, units) if cut else None
+            if found is not None:
+                if found.fits:
+                    return True
+                break
+            units //= 2
+    return False
 
 
 def _other_accelerators(node: NodeShape, best: Candidate) -> str:
@@ -120,6 +137,20 @@ def _other_accelerators(node: NodeShape, best: Candidate) -> str:
         if entry.resource == node.device and fits(best.bill, replace(node, memory_bytes=memory)):
             bigger.append(entry)
     return f"accelerators such as {min(bigger, key=lambda entry: entry.memory_gib).name}" if bigger else ""
+
+
+def _computed_twice(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:
+    """Where the run asked for less of it: the least with which something fits."""
+    most = inventory.max_nodes
+    least = most if training.engine == zero.DEEPSPEED else 1
+    for mode in ("Selective", "Full")[
+        ("None", "Selective", "Full").index(training.activation_checkpointing) :
+    ]:
+        asked = replace(training, activation_checkpointing=mode)
+        found = candidates(model, asked, inventory.node, max_units=most, min_units=least)
+        if any(candidate.fits for candidate in found):
+            return f"parallelism.activationCheckpointing {mode}"
+    return ""
 
 
 def _shorter_sequence(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:

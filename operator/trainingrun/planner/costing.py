@@ -26,7 +26,9 @@ from trainingrun.planner.cost.types import (
     Workload,
 )
 from trainingrun.planner.hardware import gpus
+from trainingrun.planner.hardware.links import faster
 from trainingrun.planner.hardware.machine import machine as catalogue_machine
+from trainingrun.planner.inputs import LINK_SHARE
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 from trainingrun.protocol.records import STAGES_PER_RANK
@@ -42,10 +44,16 @@ _UNKNOWN_SHARE = 0.6  # what `NodeShape.flops_per_second` is of a data sheet's r
 def machine_of(node: NodeShape) -> Machine:
     """Accelerators come from the catalogue, where it has them; the processes of a CPU node share its network."""
     processes = node.processes
-    if node.device != CPU and gpus.find(node.name) is not None:
+    gpu = gpus.find(node.name)
+    if node.device != CPU and gpu is not None:
         known = catalogue_machine(node.name, processes)
-        # The catalogue has no rate of FP64; a plan for it has it in the node's.
-        return replace(known, peak_flops={"fp64": node.flops_per_second / _UNKNOWN_SHARE, **known.peak_flops})
+        usual = gpu.link_bytes_per_second * processes * LINK_SHARE  # of `inputs.accelerator_node`
+        return replace(
+            known,
+            # The catalogue has no rate of FP64; a plan for it has it in the node's.
+            peak_flops={"fp64": node.flops_per_second / _UNKNOWN_SHARE, **known.peak_flops},
+            between=faster(known.between, node.link_bytes_per_second / usual),
+        )
     rate = node.flops_per_second / (1.0 if node.device == CPU else _UNKNOWN_SHARE)
     return Machine(
         name=CPU if node.device == CPU else node.name or node.device,

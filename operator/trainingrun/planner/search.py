@@ -97,13 +97,6 @@ def _tried(problem: Problem) -> list[Candidate]:
     return tried
 
 
-def rung_of(
-    model: ModelShape, training: TrainingShape, inventory: Inventory, candidate: Candidate, nodes: int
-) -> PlannedRung:
-    """One size of one cut, whether it is the chosen one or not. For comparisons."""
-    return _rung(Problem(model, training, inventory), candidate, nodes, best_before=None)
-
-
 def _choose(problem: Problem, fitting: list[Candidate]) -> Candidate:
     """The simplest that fits, unless the batch keeps it from the larger sizes and another is faster there."""
     chosen = fitting[0]

@@ -185,6 +185,7 @@ class EpochSummary:
     restore_seconds: float = 0.0
     durable: str = ""  # newest manifest known to be committed
     durable_step: int = 0
+    peak_bytes: int = 0  # most that the allocator of any rank handed out in this epoch; 0: nobody measured
 
 
 @dataclass(frozen=True)
