@@ -57,6 +57,10 @@ class Reporter:
         self._snapshot_seconds += seconds
         self.summary = replace(self.summary, snapshot_stall_permille=self._stall_permille())
 
+    def peaked(self, peak_bytes: int) -> None:
+        """The fullest rank of all; 0 where that is not known."""
+        self.summary = replace(self.summary, peak_bytes=max(self.summary.peak_bytes, peak_bytes))
+
     def save_failed(self, problem: str) -> None:
         self._save_problem = problem
 
