@@ -211,6 +211,7 @@ def test_when_no_node_holds_a_whole_copy_a_lost_node_restores_from_the_durable_c
         parallelism__axes={"pipeline": 2},
         resources__processesPerNode=1,
         scale__minNodes=2,
+        checkpoint__memory__copies=1,
     )
     assert after.sources[1] is RestoreSource.DURABLE
     assert after.sizes == [2, 2]

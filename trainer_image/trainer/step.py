@@ -37,6 +37,8 @@ class Votes:
     snapshot: bool = False
     durable: bool = False
     snapshot_seconds: float = 0.0  # what this rank's newest snapshot took; agreed as the mean over ranks
+    copied: int = 0  # nodes that have their buddy's part of the newest snapshot: 1 or 0; agreed as the sum
+    not_copied: int = 0  # ... that cannot get it
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,10 @@ class StepRunner:
             float(votes.snapshot),
             float(votes.durable),
             votes.snapshot_seconds / self._axes.world,
+            float(votes.copied),
+            float(votes.not_copied),
         )
-        agreed = Votes(asked[0] > 0, asked[1] > 0, asked[2] > 0, asked[3])
+        agreed = Votes(asked[0] > 0, asked[1] > 0, asked[2] > 0, asked[3], round(asked[4]), round(asked[5]))
         if not tokens:
             log.warning("step %d: no token of the global batch weighs anything; no update", step)
             return StepResult(0.0, 0, 0.0, False, agreed)

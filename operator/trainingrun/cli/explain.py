@@ -23,6 +23,7 @@ PARTS = (
     ("buffers", "gathered blocks and messages"),
     ("reserved", "interpreter and libraries"),
     ("snapshots", "two, and a copy to save from, in the pod's memory"),
+    ("buddies", "two snapshots of the next node, in the pod's memory"),
 )
 
 
@@ -77,10 +78,14 @@ def _memory(planned: PlannedRung, inventory: Inventory) -> list[str]:
     if bill.host and inventory.node.host_memory_bytes:
         there = host_available_bytes(inventory.node)
         lines.append(
-            "  beside the accelerators, snapshots of a node: "
+            f"  beside the accelerators, snapshots of a node{_and_of_a_buddy(planned)}: "
             f"{human_bytes(bill.host * inventory.node.processes)} of {human_bytes(there)} of host memory"
         )
     return lines
+
+
+def _and_of_a_buddy(planned: PlannedRung) -> str:
+    return " and of its buddy" if planned.rung.buddies else ""
 
 
 def _time(

@@ -40,6 +40,7 @@ def describe_rung(planned: PlannedRung) -> dict[str, Any]:
         "paddingSequences": rung.padding_sequences,
         "paddingPermille": round(1000 * planned.padding),
         "stateCopies": rung.state_copies,
+        "buddies": rung.buddies,
         "memory": describe_bill(planned.memory),
         "availableBytes": planned.available_bytes,
         "stepSeconds": planned.step_seconds,

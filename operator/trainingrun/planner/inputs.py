@@ -96,7 +96,14 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         pinned=_pinned(spec),
         schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
         sequence_parallel=bool(parallelism.get("sequenceParallel")),
+        memory_copies=_memory_copies(spec),
     )
+
+
+def _memory_copies(spec: Mapping[str, Any]) -> int:
+    """Without snapshots in memory there is nothing to keep for others."""
+    memory = (spec.get("checkpoint") or {}).get("memory") or {}
+    return 1 if memory.get("intervalSteps") == 0 else int(memory.get("copies", 1))
 
 
 def _pinned(spec: Mapping[str, Any]) -> dict[str, int]:

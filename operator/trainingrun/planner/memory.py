@@ -20,7 +20,7 @@ was 9 % high.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.optimizer_state import state_elements, update_elements
@@ -28,6 +28,7 @@ from trainingrun.planner.parameters import StageParameters, stage_parameters, vo
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
+BUDDY_BUFFERS = 2  # of another node's snapshots: the newest complete one, and the one that arrives
 EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
 LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
 MARGIN_PERCENT = 4
@@ -101,6 +102,26 @@ def memory_bill(
         for stage in cut.ends
     ]
     return max(bills, key=lambda bill: bill.total)
+
+
+def with_buddies(
+    model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut, bill: MemoryBill
+) -> MemoryBill:
+    """`bill` and this process's share of the snapshots that its node keeps for another, which may have the fullest
+    stage.
+    """
+    size = BUDDY_BUFFERS * max(_state_bytes(model, training, cut, stage) for stage in cut.ends)
+    if node.device == "cpu":
+        return replace(bill, buddies=size)
+    return replace(bill, host=bill.host + size)
+
+
+def _state_bytes(model: ModelShape, training: TrainingShape, cut: Cut, stage: int) -> int:
+    """What a snapshot of a rank of this stage takes: its weights, and what the optimizer keeps."""
+    parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank)
+    own = -(-parameters.total // cut.shard)
+    kept = state_elements(model, training, parameters, cut) + (own if training.averaged else 0)
+    return training.parameter_bytes * (own + kept)
 
 
 def stage_bill(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from trainingrun.planner import rules
 from trainingrun.planner.candidates import Split, split, weigh
-from trainingrun.planner.layout import Cut, state_copies
+from trainingrun.planner.copies import copies
+from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, fits, margin_bytes, memory_bill
 from trainingrun.planner.search import rung_of
 from trainingrun.planner.text import human_bytes
@@ -126,7 +127,9 @@ def _batched(
         micro_batch=micro_batch,
         accumulation=batch.accumulation,
     )
-    return Neighbour(name, "", bill.total, times.total, state_copies(cut, replicate, node.processes))
+    nodes = -(-replicate * cut.processes // node.processes)
+    kept = copies(model, training, node, cut, replicate=replicate, nodes=nodes, bill=bill)
+    return Neighbour(name, "", kept.bill.total, times.total, kept.count)
 
 
 def _too_big(name: str, bill: MemoryBill, inventory: Inventory) -> Neighbour:

@@ -87,17 +87,6 @@ def of_batch(batch: Split, data: int, training: TrainingShape) -> str:
     return text
 
 
-def of_copies(copies: int, nodes: int) -> str:
-    if copies > 1:
-        lost = counted(copies - 1, "node")
-        return f"state copies {copies}: any {lost} can be lost and memory still holds everything"
-    if nodes == 1:
-        return "state copies 1: there is one node; losing it restores from the durable checkpoint"
-    return (
-        "state copies 1: a lost node takes a part of the only copy; it restores from the durable checkpoint"
-    )
-
-
 def of_activations(training: TrainingShape) -> list[str]:
     """Nothing to say where all activations are kept."""
     which = {"Selective": "every second layer is", "Full": "every layer is"}.get(

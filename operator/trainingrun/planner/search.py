@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from trainingrun.planner import advice, reasons, rules
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
+from trainingrun.planner.copies import copies
 from trainingrun.planner.errors import NothingFits
-from trainingrun.planner.layout import state_copies
 from trainingrun.planner.memory import available_bytes, fits, memory_bill
 from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.time import predict
@@ -153,11 +153,11 @@ def _rung(
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation,
     )
-    copies = state_copies(cut, replicate, node.processes)
+    kept = copies(problem.model, training, node, cut, replicate=replicate, nodes=used, bill=bill)
     why = (
         reasons.of_sharding(cut, replicate, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
-        reasons.of_copies(copies, used),
+        kept.reason,
         *reasons.of_activations(training),
         idle or reasons.of_use(best_before.rung if best_before else None),
     )
@@ -175,15 +175,16 @@ def _rung(
             micro_batch=batch.micro_batch,
             accumulation=batch.accumulation,
             padding_sequences=batch.padding,
-            state_copies=copies,
+            state_copies=kept.count,
             useful=not idle,
             reason=idle,
             context=cut.context,
             sequence_parallel=training.sequence_parallel and cut.tensor > 1,
             schedule=cut.schedule,
+            buddies=kept.buddies,
             activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
         ),
-        memory=bill,
+        memory=kept.bill,
         available_bytes=available_bytes(node),
         step_seconds=times.total,
         tokens_per_second=tokens / times.total,

@@ -50,6 +50,7 @@ class TrainingShape:
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
     sequence_parallel: bool = False  # tensor ranks share the tokens between layers
+    memory_copies: int = 1  # of the state, that memory should hold where there are nodes for it
 
     @property
     def context(self) -> int:
@@ -108,7 +109,8 @@ class MemoryBill:
     buffers: int
     reserved: int
     snapshots: int  # two memory snapshots, and the copy that a durable checkpoint is written from
-    host: int = 0  # snapshots in the memory of an accelerator's host; not in `total`
+    host: int = 0  # snapshots in the memory of an accelerator's host, a buddy's included; not in `total`
+    buddies: int = 0  # two snapshots of another node; beside accelerators they are in `host`
 
     @property
     def total(self) -> int:
@@ -121,6 +123,7 @@ class MemoryBill:
             + self.buffers
             + self.reserved
             + self.snapshots
+            + self.buddies
         )
 
 

@@ -36,7 +36,7 @@ class Rung:
     micro_batch: int  # sequences
     accumulation: int  # micro-batches a data rank and step
     padding_sequences: int
-    state_copies: int  # whole copies of the training state, each on nodes of its own
+    state_copies: int  # nodes that hold the least-held piece of the training state, buddies included
     useful: bool = True  # False: no better than a smaller rung; never chosen
     reason: str = ""
     activation_checkpointing: str = (
@@ -45,6 +45,9 @@ class Rung:
     context: int = 1
     sequence_parallel: bool = False  # tensor ranks share the tokens of what is not cut by heads
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
+    buddies: bool = (
+        False  # each node also keeps the snapshots of the next one: its pieces are on no other node
+    )
 
     @property
     def data(self) -> int:

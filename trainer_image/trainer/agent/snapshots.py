@@ -1,4 +1,5 @@
-"""The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers.
+"""The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers, for its ranks
+or to keep them.
 
 The agent reads headers and moves whole files; the tensors in them are the ranks' business. Fetched files
 count as held: they survive the ranks for which they were fetched.
@@ -34,6 +35,11 @@ class Snapshots:
     def fetched(self) -> Path:
         """Where pieces from peers go."""
         return self.folder / form.FETCHED
+
+    @property
+    def buddies(self) -> Path:
+        """Where the pieces of another node are kept."""
+        return self.folder / form.BUDDIES
 
     def prune(self, restore: Restore) -> None:
         """Drop what the run will not go back to, before ranks start from `restore` and need memory of their

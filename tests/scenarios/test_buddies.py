@@ -1,0 +1,101 @@
+"""One copy of the state over two nodes, each of which keeps the other's snapshots: either may be lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scenarios.line import Line
+from tests.scenarios.story import Told, told, undisturbed
+
+from trainingrun.protocol.records import RestoreSource, Trigger
+
+pytestmark = [pytest.mark.scenario, pytest.mark.local_only, pytest.mark.timeout(300)]
+
+STEPS = 150
+FEW = 40  # steps: two generations of this tiny model, whose steps take as long as an agent's look at its mailbox
+
+# Pipeline 2 over two nodes of one process: each node holds half of the state. No durable checkpoint comes in between.
+TWO_HALVES: dict[str, Any] = {
+    "parallelism__axes": {"pipeline": 2},
+    "resources__processesPerNode": 1,
+    "scale__minNodes": 2,
+    "checkpoint__durable": {"intervalSteps": 1000},
+}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return told(tmp_path_factory.mktemp("calm"), undisturbed, steps=STEPS, **TWO_HALVES)
+
+
+def restored_from_memory(after: Told, calm: Told, *, times: int = 1) -> None:
+    assert after.sources == [RestoreSource.INITIAL, *[RestoreSource.MEMORY] * times]
+    assert after.triggers == [Trigger.STARTED, *[Trigger.MEMBER_LOST] * times]
+    for epoch in after.epochs[1:]:
+        assert epoch.rung.buddies
+        assert 0 <= epoch.previous.last_step - epoch.restore.step <= FEW
+    assert after.losses.furthest_from(calm.losses) == 0.0  # the sizes did not change
+
+
+def test_the_plan_says_that_there_are_two_copies_and_why(calm: Told) -> None:
+    plan = calm.end.status["plan"]
+    assert plan["stateCopies"] == 2
+    assert "each node keeps the snapshots of a buddy too" in plan["reason"]
+
+
+def test_a_lost_half_comes_back_from_the_other_node_s_memory(calm: Told, tmp_path: Path) -> None:
+    def story(line: Line) -> None:
+        line.wait_for_step(60)
+        node = line.node_of(slot=1)
+        line.kill_node(node)
+        line.start_node(node)
+        line.wait_for(lambda now: now.epoch >= 2, "a new epoch")
+
+    after = told(tmp_path, story, steps=STEPS, **TWO_HALVES)
+    assert after.sizes == [2, 2]
+    restored_from_memory(after, calm)
+
+
+def test_another_node_takes_the_seat_of_the_one_that_held_rank_0(calm: Told, tmp_path: Path) -> None:
+    def story(line: Line) -> None:
+        line.wait_for_step(60)
+        line.kill_node(line.node_of(slot=0))
+        line.wait_for(lambda now: now.epoch >= 2, "a new epoch")
+
+    after = told(tmp_path, story, steps=STEPS, nodes=3, **TWO_HALVES)
+    before, now = ({member.node for member in epoch.members} for epoch in after.epochs)
+    assert len(before & now) == 1
+    restored_from_memory(after, calm)
+
+
+def test_whoever_came_back_keeps_the_other_half_again(calm: Told, tmp_path: Path) -> None:
+    def story(line: Line) -> None:
+        for slot, step in ((1, 50), (0, 100)):
+            line.wait_for_step(step)
+            epoch, node = line.moment().epoch, line.node_of(slot=slot)
+            line.kill_node(node)
+            line.start_node(node)
+            line.wait_for(lambda now, before=epoch: now.epoch > before, "a new epoch")
+
+    after = told(tmp_path, story, steps=STEPS, **TWO_HALVES)
+    restored_from_memory(after, calm, times=2)
+
+
+def test_both_nodes_at_once_are_too_many_and_the_durable_checkpoint_is_there(
+    calm: Told, tmp_path: Path
+) -> None:
+    def story(line: Line) -> None:
+        line.wait_for_step(60)
+        nodes = [line.node_of(slot=slot) for slot in (0, 1)]
+        for node in nodes:
+            line.kill_node(node)
+        for node in nodes:
+            line.start_node(node)
+        line.wait_for(lambda now: now.epoch >= 2, "a new epoch")
+
+    changes = {**TWO_HALVES, "checkpoint__durable": {"intervalSteps": 25, "keepLast": 3}}
+    after = told(tmp_path, story, steps=STEPS, **changes)
+    assert after.sources[-1] is RestoreSource.DURABLE
+    assert after.losses.furthest_from(calm.losses) == 0.0
