@@ -148,6 +148,18 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
         "use llama",
     ),
     (
+        "spec/model/config/model_type",
+        "mixtral",
+        "spec.model.config.model_type: mixtral is a mixture of experts: the loss that balances its experts",
+        "use llama",
+    ),
+    (
+        "spec/model/config/model_type",
+        "mistrl",
+        "got the string 'mistrl'",
+        "did you mean mistral?",
+    ),
+    (
         "spec/model/config/vocab_size",
         5000,
         "spec.model.config.vocab_size: 5000 differs from spec.model.tokenizer.train.vocabularySize (1024)",

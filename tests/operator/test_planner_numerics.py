@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from tests.operator.planner_builders import LLAMA_3_8B, a_model, a_node, a_training, h100_node, machines
 
+from trainingrun.planner.candidates import candidates
 from trainingrun.planner.errors import NothingFits, PlanInputError
 from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import memory_bill
-from trainingrun.planner.parameters import count_parameters
+from trainingrun.planner.optimizer_state import state_bytes
+from trainingrun.planner.parameters import count_parameters, stage_parameters
 from trainingrun.planner.search import plan
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import MemoryBill, NodeShape, TrainingShape
@@ -75,6 +77,61 @@ def test_each_optimizer_has_its_state(optimizer: str, elements: int) -> None:
     found = bill(optimizer=optimizer)
     assert found.optimizer == 4 * elements
     assert found.snapshots == 3 * 4 * (PARAMETERS + elements)
+
+
+# Queries and output, gate, up and down of two layers, and the head; keys and values have fewer than 4096 elements.
+CODED = 2 * (2 * 64 * 64 + 3 * 64 * 128) + 256 * 64
+CODED_ROWS = 2 * (2 * 64 + 2 * 128 + 64) + 256  # each of one block
+
+
+def test_eight_bits_are_two_bytes_and_two_scales_a_block_and_the_rest_is_full() -> None:
+    found = bill(optimizer="AdamW8bit")
+    state = 2 * CODED + 2 * 4 * CODED_ROWS + 2 * 4 * (PARAMETERS - CODED)
+    assert found.optimizer == state
+    assert found.snapshots == 3 * (4 * PARAMETERS + state)
+
+
+def test_a_tied_head_is_an_embedding_and_keeps_full_moments() -> None:
+    def state(*, tied: bool) -> int:
+        model = a_model(tied_embeddings=tied)
+        training = a_training(optimizer="AdamW8bit")
+        cut = Cut(pipeline=2, shard=1, tensor=1)
+        parameters = stage_parameters(model, pipeline=2, stage=1, tensor=1)
+        return state_bytes(model, training, parameters, cut)
+
+    assert state(tied=True) - state(tied=False) == 2 * 4 * 256 * 64 - (2 * 256 * 64 + 2 * 4 * 256)
+
+
+def test_full_blocks_take_two_bytes_and_a_thirty_second_for_each_parameter() -> None:
+    training, cut = a_training(optimizer="AdamW8bit"), Cut(pipeline=4, shard=2, tensor=8)
+    parameters = stage_parameters(LLAMA_3_8B, pipeline=4, stage=1, tensor=8)
+    norms = 8 * 2 * 4096  # of the stage's eight layers
+    matrices = parameters.total - norms
+    expected = (matrices * (2 + 8 / 256) + norms * 8) / 2
+    assert state_bytes(LLAMA_3_8B, training, parameters, cut) == expected
+
+
+def test_a_tensor_degree_that_would_cut_a_block_is_not_tried() -> None:
+    def tried(optimizer: str, intermediate_size: int) -> set[int]:
+        model = a_model(head_dim=128, intermediate_size=intermediate_size)
+        found = candidates(model, a_training(optimizer=optimizer), a_node(), max_units=2)
+        return {candidate.cut.tensor for candidate in found}
+
+    assert tried("AdamW", 768) == {1, 2}
+    assert tried("AdamW8bit", 768) == {1}
+    assert tried("AdamW8bit", 512) == {1, 2}
+
+
+def test_a_pinned_tensor_degree_that_would_cut_a_block_is_refused_with_the_nearest_that_does_not() -> None:
+    model, node = a_model(head_dim=256, key_value_heads=4, intermediate_size=512), machines(a_node(4))
+    training = a_training(optimizer="AdamW8bit", pinned={"tensor": 4})
+    with pytest.raises(PlanInputError) as caught:
+        plan(model, training, node)
+    error = caught.value
+    assert (error.path, error.value) == ("spec.parallelism.axes.tensor", 4)
+    assert "intermediate_size 512 / 4 = 128, / 256 = 0.50 blocks; nearest that fits: 2" in error.message
+    assert error.fix == "set tensor to one of: 1, 2; or use spec.training.optimizer.name AdamW"
+    assert plan(model, replace(training, pinned={"tensor": 2}), node).rungs[0].rung.tensor == 2
 
 
 def test_an_average_is_one_more_copy_and_is_in_the_snapshots() -> None:
@@ -183,7 +240,7 @@ def test_an_accelerator_is_faster_in_half_precision() -> None:
     assert rates[1] > 10 * rates[0]
 
 
-def test_orthogonalising_costs_time_on_every_rank() -> None:
+def test_orthogonalising_costs_time_on_every_rank_and_so_does_rounding() -> None:
     def optimizer_seconds(name: str) -> float:
         return predict(
             LLAMA_3_8B,
@@ -196,6 +253,7 @@ def test_orthogonalising_costs_time_on_every_rank() -> None:
         ).optimizer
 
     assert optimizer_seconds("Muon") > 2 * optimizer_seconds("AdamW")
+    assert optimizer_seconds("AdamW8bit") == pytest.approx(25 / 7 * optimizer_seconds("AdamW"))
 
 
 @pytest.mark.parametrize(
@@ -218,6 +276,12 @@ def test_orthogonalising_costs_time_on_every_rank() -> None:
             {"axes": {"context": 2}},
             "spec.training.overrides.attention",
             "context 2 gathers keys and values for Sdpa",
+        ),
+        (
+            {"overrides": {"attention": "Flash"}},
+            {},
+            "spec.training.overrides.attention",
+            "flash-attn computes on accelerators, and this version of the trainer on CPUs",
         ),
     ],
 )

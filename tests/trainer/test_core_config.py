@@ -82,10 +82,7 @@ def test_a_global_batch_in_tokens_must_be_whole_sequences() -> None:
         ({"model__config__num_hidden_layers": 0}, "spec.model.config.num_hidden_layers: 0"),
         ({"training__sequenceLength": 512}, "spec.training.sequenceLength: 512"),
         ({"training__precision": "FP8"}, "spec.training.precision: 'FP8'"),
-        (
-            {"training__optimizer__name": "AdamW8bit"},
-            "spec.training.optimizer.name: 'AdamW8bit': its quantised",
-        ),
+        ({"training__optimizer__name": "SGD"}, "spec.training.optimizer.name: 'SGD': not supported"),
         ({"resources__perNode__nvidia.com/gpu": "8"}, "spec.resources.perNode[nvidia.com/gpu]: '8'"),
         ({"output__uri": "s3://bucket/model"}, "spec.output.uri: 's3://bucket/model'"),
     ],

@@ -19,7 +19,7 @@ from trainer.optim import Optimizer, decays, is_hidden_matrix
 from trainer.optim.muon import orthogonalised
 from trainer.parameters import Parameter, local
 
-NAMES = ("AdamW", "Lion", "Muon", "Adafactor")
+NAMES = ("AdamW", "AdamW8bit", "Lion", "Muon", "Adafactor")
 CONFIG = OptimizerConfig(
     learning_rate=0.1, betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, max_grad_norm=None
 )

@@ -57,10 +57,12 @@ class GlobalBatch(Block):
 class Optimizer(Block):
     """How gradients change the weights. Weight decay is decoupled in all of them."""
 
-    name: Literal["AdamW", "Lion", "Muon", "Adafactor"] = Field(
+    name: Literal["AdamW", "AdamW8bit", "Lion", "Muon", "Adafactor"] = Field(
         "AdamW",
-        description="AdamW; Lion; Muon for hidden matrices with AdamW for the rest; or Adafactor, which keeps almost "
-        "no state and whose learning rate is relative to the size of the weights. All are exact under every axis.",
+        description="AdamW; AdamW8bit, whose moments take 1 byte each, in blocks of 256 that tensor parallelism must "
+        "not cut; Lion; Muon for hidden matrices with AdamW for the rest; or Adafactor, which keeps almost "
+        "no state and whose learning rate is relative to the size of the weights. The others are exact under every "
+        "axis.",
     )
     learning_rate: float = Field(ge=1e-12, le=10, description="Peak learning rate.")
     betas: list[float] = Field(

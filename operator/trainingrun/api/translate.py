@@ -18,6 +18,7 @@ from trainingrun.api.errors import FieldError
 
 Loc = Sequence[str | int]
 
+NEAR_VALUE = 0.7  # how alike a wrong value is to a right one that was meant: another model is not a slip
 _EXPECTED = {
     "string_type": "a string",
     "bool_type": "true or false",
@@ -116,9 +117,9 @@ def _unknown_field(path: str, name: str, value: Any, fields: dict[str, Any]) -> 
     return FieldError(path, value, "unknown field", f"remove it; the fields here are: {known_names}")
 
 
-def _meant(word: str, known: Iterable[str]) -> str | None:
+def _meant(word: str, known: Iterable[str], nearness: float = 0.6) -> str | None:
     by_lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(word.lower(), list(by_lower), n=1)
+    close = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=nearness)
     return by_lower[close[0]] if close else None
 
 
@@ -133,7 +134,10 @@ def _other_value(path: str, value: Any, choices: list[str]) -> FieldError:
         return FieldError(path, value, f"{value} is not supported by this version", f"use {allowed}")
     if not isinstance(value, str):
         return _wrong_type(path, value, f"a string ({allowed})")
-    meant = _meant(value, choices)
+    problem = unsupported.problem_of(path, value)
+    if problem is not None:
+        return FieldError(path, value, f"{value} is {problem}", f"use {allowed}")
+    meant = _meant(value, choices, NEAR_VALUE)
     fix = f"did you mean {meant}?" if meant and len(choices) > 1 else f"use {allowed}"
     return FieldError(path, value, f"expected {allowed}, got {describe(value)}", fix)
 

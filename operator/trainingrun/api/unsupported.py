@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from trainingrun.protocol.families import EXPERTS, EXPERTS_PROBLEM
+
 _LATER_TASK = "remove it; tasks other than pretrain are planned"
 _SECRET = "remove it; only places that need no secret are supported"
 _ALWAYS_ONE = "remove it; it is always 1"
@@ -116,14 +118,18 @@ number of their epoch, and the epochs of two runs cannot be compared."""
 
 VALUES: dict[str, frozenset[str]] = {
     "spec.task": frozenset({"sft", "dpo", "evaluate", "prepare"}),
-    "spec.model.init": frozenset({"Weights", "Resume"}),
+    "spec.model.init": frozenset({"Resume"}),
     "spec.data.sources[].format": frozenset({"Messages", "Pairs"}),
     "spec.data.validation[].format": frozenset({"Messages", "Pairs"}),
     "spec.training.precision": frozenset({"FP8"}),
-    "spec.training.optimizer.name": frozenset({"AdamW8bit"}),
     "spec.parallelism.engine": frozenset({"DeepSpeed"}),
     "spec.recovery.limits[].cause": frozenset({"Hang"}),
 }
+
+PROBLEMS: dict[str, dict[str, str]] = {
+    "spec.model.config.model_type": dict.fromkeys(EXPERTS, EXPERTS_PROBLEM)
+}
+"""Values that never act, and why."""
 
 
 def pattern_of(path: str) -> str:
@@ -134,6 +140,11 @@ def pattern_of(path: str) -> str:
 def field_fix(path: str) -> str | None:
     """What to do about a known field that does not act yet; None for an unknown one."""
     return FIELDS.get(pattern_of(path))
+
+
+def problem_of(path: str, value: object) -> str | None:
+    """Why this value is refused for good; None for one that is not known."""
+    return PROBLEMS.get(pattern_of(path), {}).get(value) if isinstance(value, str) else None
 
 
 def is_later_value(path: str, value: object) -> bool:

@@ -99,7 +99,8 @@ def _least_gi(bill: MemoryBill, node_with: Callable[[int], NodeShape]) -> int:
 
 def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:
     limit = min(
-        MOST_NODES, training.global_batch_sequences * max(rules.dividing_tensors(model)) * model.layers
+        MOST_NODES,
+        training.global_batch_sequences * max(rules.dividing_tensors(model, training)) * model.layers,
     )
     for candidate in candidates(model, training, inventory.node, max_units=limit):
         if candidate.units > inventory.max_nodes and candidate.fits:
@@ -137,7 +138,7 @@ def _batch_too_small(model: ModelShape, training: TrainingShape, inventory: Inve
     tensors = (
         [pinned["tensor"]]
         if "tensor" in pinned
-        else rules.tensor_degrees(model, processes // training.context)
+        else rules.tensor_degrees(model, training, processes // training.context)
     )
     pipelines = [pinned["pipeline"]] if "pipeline" in pinned else rules.pipeline_degrees(model, training)
     least, tensor, pipeline, shard = min(

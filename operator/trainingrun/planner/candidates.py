@@ -46,7 +46,9 @@ def candidates(
     respected.
     """
     processes = node.processes
-    tensors = _allowed("tensor", rules.tensor_degrees(model, processes // training.context), training)
+    tensors = _allowed(
+        "tensor", rules.tensor_degrees(model, training, processes // training.context), training
+    )
     pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
     pairs = [(t, p) for t in tensors for p in pipelines]
     for units in range(1, max_units + 1):

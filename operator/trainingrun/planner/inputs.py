@@ -83,6 +83,13 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
             f"it would add up the gradients of {training['precision']} weights in {training['precision']}, not in FP32",
             "use Auto, 1F1B or Interleaved1F1B, or spec.training.precision FP32",
         )
+    if overrides.get("attention") == "Flash":
+        raise PlanInputError(
+            "spec.training.overrides.attention",
+            "Flash",
+            "flash-attn computes on accelerators, and this version of the trainer on CPUs",
+            "use Auto or Sdpa, torch's own fused attention",
+        )
     return TrainingShape(
         sequence_length=length,
         global_batch_sequences=sequences,

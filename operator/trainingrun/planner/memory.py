@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainingrun.planner.layout import Cut
-from trainingrun.planner.optimizer_state import state_elements, update_elements
+from trainingrun.planner.optimizer_state import state_bytes, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
 
@@ -148,7 +148,7 @@ def stage_bill(
     moments.append(_Moment(0, 0, size * update_elements(model, training, parameters)))
     peak = max(moments, key=lambda moment: moment.total)
     held = _held(training, parameters, model, cut, accumulation=accumulation, tokens=tokens)
-    state = size * (state_elements(model, training, parameters, cut) + (own if training.averaged else 0))
+    state = state_bytes(model, training, parameters, cut) + (size * own if training.averaged else 0)
     # Sharded weights are gathered in half precision; others have a copy in it beside the master.
     copies = small * own if training.mixed and cut.shard == 1 else 0
     snapshots = STATE_BUFFERS * (size * own + state)

@@ -20,6 +20,7 @@ class StageParameters:
     layers: int
     layer: int  # of one layer
     root: int  # embedding, last norm and head, where this stage has them
+    head: int = 0  # of `root`, a head that is not tied
 
     @property
     def total(self) -> int:
@@ -72,14 +73,16 @@ def stage_parameters(
     divide (see `planner.rules`).
     """
     first, last = stage == 0, stage == (pipeline - 1 if head is None else head)
-    root = 0
+    root = own_head = 0
     if first:
         root += vocabulary_parameters(model, tensor)
         root += 0 if model.rotary else model.max_position_embeddings * model.hidden_size
     if last:
         root += norm_parameters(model)
         root += 0 if model.tied_embeddings and pipeline == 1 else vocabulary_parameters(model, tensor)
-    return StageParameters(layers=model.layers // pipeline, layer=layer_parameters(model, tensor), root=root)
+        own_head = 0 if model.tied_embeddings else vocabulary_parameters(model, tensor)
+    layer = layer_parameters(model, tensor)
+    return StageParameters(layers=model.layers // pipeline, layer=layer, root=root, head=own_head)
 
 
 def count_parameters(model: ModelShape) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
+from trainingrun.protocol import eight_bits
 from trainingrun.protocol.records import STAGES_PER_RANK
 
 AXES = "spec.parallelism.axes"
@@ -28,15 +29,27 @@ def nearest(value: int, allowed: Iterable[int]) -> int:
     return min(allowed, key=lambda one: (abs(math.log(one / value)), one))
 
 
-def dividing_tensors(model: ModelShape) -> list[int]:
-    """Tensor degrees that cut heads, key-value heads and feed-forward evenly."""
+def dividing_tensors(model: ModelShape, training: TrainingShape) -> list[int]:
+    """Tensor degrees that cut heads, key-value heads and feed-forward evenly, and no block of the optimizer's."""
     common = math.gcd(model.attention_heads, model.key_value_heads, model.intermediate_size)
-    return divisors(common)
+    rows = _rows_of_blocks(model, training)
+    return [degree for degree in divisors(common) if all(row.whole_under(degree) for row in rows)]
 
 
-def tensor_degrees(model: ModelShape, processes: int) -> list[int]:
+def tensor_degrees(model: ModelShape, training: TrainingShape, processes: int) -> list[int]:
     """... of which the ranks also fill a node evenly: tensor parallelism does not leave a node."""
-    return [degree for degree in dividing_tensors(model) if processes % degree == 0]
+    return [degree for degree in dividing_tensors(model, training) if processes % degree == 0]
+
+
+def _rows_of_blocks(model: ModelShape, training: TrainingShape) -> tuple[eight_bits.Row, ...]:
+    if training.optimizer != eight_bits.NAME:
+        return ()
+    return eight_bits.rows_cut_by_tensor(
+        model.model_type,
+        hidden=model.hidden_size,
+        attention=model.attention_heads * model.head_dim,
+        intermediate=model.intermediate_size,
+    )
 
 
 def pipeline_degrees(model: ModelShape, training: TrainingShape) -> list[int]:
@@ -83,13 +96,13 @@ def check_pins(model: ModelShape, training: TrainingShape, inventory: Inventory)
     tensor, pipeline = training.pinned.get("tensor"), training.pinned.get("pipeline")
     processes = inventory.node.processes // training.context
     if tensor is not None:
-        _check_tensor(model, tensor, processes)
+        _check_tensor(model, training, tensor, processes)
         _check_tokens(training, tensor)
     if pipeline is not None:
         _check_pipeline(model, training, pipeline)
     _check_product(model, training, tensor, pipeline, inventory)
     if tensor is not None:
-        _check_node(model, tensor, processes)
+        _check_node(model, training, tensor, processes)
 
 
 def refusal(model: ModelShape, training: TrainingShape, processes: int, *, tensor: int, pipeline: int) -> str:
@@ -97,27 +110,36 @@ def refusal(model: ModelShape, training: TrainingShape, processes: int, *, tenso
     at.
     """
     try:
-        _check_tensor(model, tensor, processes // training.context)
+        _check_tensor(model, training, tensor, processes // training.context)
         _check_pipeline(model, training, pipeline)
-        _check_node(model, tensor, processes // training.context)
+        _check_node(model, training, tensor, processes // training.context)
     except PlanError as error:
         return error.message
     return ""
 
 
-def _check_tensor(model: ModelShape, tensor: int, processes: int) -> None:
+def _check_tensor(model: ModelShape, training: TrainingShape, tensor: int, processes: int) -> None:
     for what, number in (
         ("attention heads", model.attention_heads),
         ("key-value heads", model.key_value_heads),
         ("rows of the feed-forward (intermediate_size)", model.intermediate_size),
     ):
         if number % tensor:
-            allowed = tensor_degrees(model, processes)
+            allowed = tensor_degrees(model, training, processes)
             raise PlanInputError(
                 f"{AXES}.tensor",
                 tensor,
                 _equation("tensor", tensor, number, what, allowed),
                 _use("tensor", allowed),
+            )
+    for row in _rows_of_blocks(model, training):
+        if not row.whole_under(tensor):
+            allowed = tensor_degrees(model, training, processes)
+            raise PlanInputError(
+                f"{AXES}.tensor",
+                tensor,
+                f"{row.problem(tensor)}; nearest that fits: {nearest(tensor, allowed)}",
+                f"{_use('tensor', allowed)}; or use spec.training.optimizer.name AdamW",
             )
 
 
@@ -207,7 +229,7 @@ def _check_product(
     best = min(
         (
             (t, p)
-            for t in tensor_degrees(model, processes)
+            for t in tensor_degrees(model, training, processes)
             for p in pipeline_degrees(model, training)
             if t * p <= available and smallest_copy(processes, t, p) <= nodes
         ),
@@ -223,10 +245,10 @@ def _check_product(
     )
 
 
-def _check_node(model: ModelShape, tensor: int, processes: int) -> None:
+def _check_node(model: ModelShape, training: TrainingShape, tensor: int, processes: int) -> None:
     if processes % tensor == 0:
         return
-    allowed = tensor_degrees(model, processes)
+    allowed = tensor_degrees(model, training, processes)
     if tensor > processes:
         message = f"tensor {tensor} needs {tensor} processes in one node, but a node has {processes}"
     else:

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from trainingrun.planner.layout import Cut, Group, group
-from trainingrun.planner.optimizer_state import update_flops
+from trainingrun.planner.optimizer_state import update_flops, update_passes
 from trainingrun.planner.parameters import matmul_parameters, stage_parameters
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 
@@ -28,7 +28,6 @@ CROSS_HOP_SECONDS = 50e-6
 CPU_LAYER_SECONDS = 1e-3
 ACCELERATOR_LAYER_SECONDS = 2e-4
 RECOMPUTED_SHARE = {"Selective": 0.5, "Full": 1.0}  # of a forward pass, that the backward pass does once more
-OPTIMIZER_PASSES = 7  # AdamW reads weight, gradient and two moments, and writes weight and moments
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def predict(
         compute=accumulation * compute,
         bubble_seconds=idle * compute,
         communication=moving,
-        optimizer=OPTIMIZER_PASSES * training.parameter_bytes * own / node.memory_bytes_per_second
+        optimizer=update_passes(training) * training.parameter_bytes * own / node.memory_bytes_per_second
         + update_flops(model, training, layers) / node.flops_per_second,
         bubble=bubble,
         flops=model_flops(model, training, training.global_batch_sequences),

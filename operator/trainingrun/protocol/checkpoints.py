@@ -104,6 +104,8 @@ class Manifest:
 def parse(text: bytes, name: str) -> Manifest:
     """The manifest of checkpoint `name`, verified. Raises ManifestDamaged."""
     try:
+        if not text.endswith(b"\n"):
+            raise ValueError("cut off")
         content: dict[str, Any] = json.loads(text)
         digest = content.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from trainer.checkpoint.location import pinned
 from trainer.checkpoint.manifest import exists, folders, list_checkpoints, manifest_of
 from trainer.checkpoint.store import Place, as_store
-from trainingrun.protocol.checkpoints import step_and_epoch
+from trainingrun.protocol.checkpoints import FOLDER, step_and_epoch
 
 
 def retain(location: Place, keep_last: int | None) -> list[str]:
@@ -38,7 +38,7 @@ def sweep(location: Place, step: int, epoch: int) -> None:
     """Remove what killed saves and killed removals left, up to this (epoch, step)."""
     store = as_store(location)
     store.sweep()
-    for name in folders(store):
+    for name in (*folders(store), *filter(FOLDER.match, store.begun())):
         of_step, of_epoch = step_and_epoch(name) or (0, 0)
         if (of_epoch, of_step) <= (epoch, step) and not exists(store, name):
             discard(store, name)

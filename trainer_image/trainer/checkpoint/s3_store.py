@@ -95,10 +95,8 @@ class S3Store:
             with _as_os_errors():
                 file.close()
         except BaseException:
-            with (
-                suppress(OSError),
-                _as_os_errors(),
-            ):  # what cannot be aborted now, the next save's sweep aborts
+            # What cannot be aborted now, the next save's sweep aborts.
+            with suppress(OSError), _as_os_errors():
                 file.discard()
             file.closed = True  # its destructor would complete the upload
             raise
@@ -121,9 +119,25 @@ class S3Store:
     def sweep(self) -> None:
         """Removals leave nothing half done."""
 
+    def begun(self) -> list[str]:
+        start = self._key("") + "/"
+        uploads = self._again(lambda: self._uploads(start))
+        return sorted({upload["Key"].removeprefix(start).split("/")[0] for upload in uploads})
+
     def _abort_uploads(self, start: str) -> None:
-        for upload in self._call("list_multipart_uploads", Prefix=start).get("Uploads", []):
-            self._call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+        for upload in self._uploads(start):
+            with suppress(FileNotFoundError):  # its writer has ended it meanwhile
+                self._call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+
+    def _uploads(self, start: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        more: dict[str, str] = {}
+        while True:
+            page = self._call("list_multipart_uploads", Prefix=start, **more)
+            found += page.get("Uploads", [])
+            if not page.get("IsTruncated"):
+                return found
+            more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self.prefix, path) if part)

@@ -83,6 +83,9 @@ class Store(Protocol):
     def sweep(self) -> None:
         """Remove what removals that were killed have left."""
 
+    def begun(self) -> list[str]:
+        """Folders that `names` does not show, because nothing in them was ever finished."""
+
 
 @dataclass(frozen=True)
 class PathStore:
@@ -161,6 +164,9 @@ class PathStore:
     def sweep(self) -> None:
         for folder in self.root.glob(f"{TRASH}*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def begun(self) -> list[str]:
+        return []
 
 
 Place = Store | Path

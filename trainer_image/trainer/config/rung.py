@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from trainer.config.run import TrainerConfig
 from trainer.errors import ConfigError
+from trainingrun.protocol import eight_bits
+from trainingrun.protocol.families import head_dim
 from trainingrun.protocol.records import STAGES_PER_RANK, Rung
 
 
@@ -62,6 +64,8 @@ def _check_numerics(config: TrainerConfig, rung: Rung) -> None:
             f"context {rung.context} gathers keys and values for Sdpa",
             "use Sdpa, or spec.parallelism.axes.context 1",
         )
+    if training.optimizer.name == eight_bits.NAME:
+        _check_blocks(config, rung.tensor)
     apart = {"tensor": rung.tensor, "context": rung.context, "pipeline": rung.pipeline}
     for axis, degree in apart.items():
         if training.overrides.compile and degree > 1:
@@ -70,6 +74,32 @@ def _check_numerics(config: TrainerConfig, rung: Rung) -> None:
                 True,
                 f"{axis} {degree}: layers that talk to other ranks are not compiled",
                 f"remove it, or use {axis} 1",
+            )
+
+
+def _check_blocks(config: TrainerConfig, tensor: int) -> None:
+    """A block of moments has one scale, so no two ranks may have parts of it."""
+    model = config.model
+    given = model.transformers_config
+    rows = eight_bits.rows_cut_by_tensor(
+        given["model_type"],
+        hidden=model.hidden_size,
+        attention=model.attention_heads * head_dim(given),
+        intermediate=model.intermediate_size,
+    )
+    for row in rows:
+        if not row.whole_under(tensor):
+            nearest = max(
+                degree
+                for degree in range(1, tensor)
+                if model.key_value_heads % degree == model.intermediate_size % degree == 0
+                and all(one.whole_under(degree) for one in rows)
+            )
+            raise ConfigError(
+                "spec.parallelism.axes.tensor",
+                tensor,
+                row.problem(tensor),
+                f"the nearest that fits is tensor {nearest}; spec.training.optimizer.name AdamW fits any",
             )
 
 

@@ -11,7 +11,7 @@ from trainer.config.overrides import Overrides, read_overrides
 from trainer.errors import ConfigError
 
 PRECISIONS = ("BF16", "FP32", "FP16", "FP64")
-OPTIMIZERS = ("AdamW", "Lion", "Adafactor", "Muon")
+OPTIMIZERS = ("AdamW", "AdamW8bit", "Lion", "Adafactor", "Muon")
 SCHEDULES = ("Cosine", "Linear", "WSD", "Constant")
 DECAY_PERMILLE = 100  # of a WSD schedule that does not say; as the API has it
 
@@ -71,12 +71,11 @@ def read_training(training: dict[str, Any]) -> TrainingConfig:
 
 def _optimizer(optimizer: dict[str, Any]) -> OptimizerConfig:
     if optimizer["name"] not in OPTIMIZERS:
-        eight_bits = "its quantised state needs bitsandbytes, which the trainer does not have"
         raise ConfigError(
             "spec.training.optimizer.name",
             optimizer["name"],
-            eight_bits if optimizer["name"] == "AdamW8bit" else "not supported",
-            "use AdamW, or Adafactor for the least state",
+            "not supported",
+            f"use one of {', '.join(OPTIMIZERS)}",
         )
     first, second = optimizer["betas"]
     clip = optimizer.get("maxGradNorm")

@@ -14,6 +14,7 @@ from trainer.parameters import Parameter
 
 _NORM = re.compile(r"(norm\d*|ln_[a-z0-9]+|layernorm)\.weight$")
 _FUSED = re.compile(r"\.c_attn\.weight$")
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|wpe)\.weight$")
 _VOCABULARY = re.compile(r"(^|\.)(embed_tokens|lm_head|wte|wpe)\.weight$")
 
 
@@ -26,6 +27,11 @@ def decays(parameter: Parameter) -> bool:
 def is_hidden_matrix(parameter: Parameter) -> bool:
     """Whether it maps hidden states to hidden states: all matrices but embeddings and head."""
     return decays(parameter) and not _VOCABULARY.search(parameter.name)
+
+
+def is_embedding(parameter: Parameter) -> bool:
+    """Whether its rows are looked up. A head that is tied to it goes by its name."""
+    return _EMBEDDING.search(parameter.name) is not None
 
 
 def as_matrices(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -13,13 +13,20 @@ import torch
 from trainer.config import OptimizerConfig
 from trainer.optim.adafactor import Adafactor
 from trainer.optim.adamw import AdamW
+from trainer.optim.adamw8bit import AdamW8bit
 from trainer.optim.groups import decays
 from trainer.optim.lion import Lion
 from trainer.optim.muon import Muon
 from trainer.optim.rule import Rule
 from trainer.parameters import Parameter
 
-RULES: dict[str, type[Rule]] = {"AdamW": AdamW, "Lion": Lion, "Muon": Muon, "Adafactor": Adafactor}
+RULES: dict[str, type[Rule]] = {
+    "AdamW": AdamW,
+    "AdamW8bit": AdamW8bit,
+    "Lion": Lion,
+    "Muon": Muon,
+    "Adafactor": Adafactor,
+}
 
 
 class Optimizer:
