@@ -120,8 +120,8 @@ def _state_bytes(model: ModelShape, training: TrainingShape, cut: Cut, stage: in
     """What a snapshot of a rank of this stage takes: its weights, and what the optimizer keeps."""
     parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank)
     own = -(-parameters.total // cut.shard)
-    kept = state_elements(model, training, parameters, cut) + (own if training.averaged else 0)
-    return training.parameter_bytes * (own + kept)
+    weights = training.parameter_bytes * own * (2 if training.averaged else 1)
+    return weights + state_bytes(model, training, parameters, cut)
 
 
 def stage_bill(
