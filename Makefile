@@ -13,7 +13,7 @@ RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PY
 shell:  ## a shell in which `trainingrun` works
 	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
 
-.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-checkpoints bench-data bench-parity bench-recovery bench-recovery-cluster check-images
+.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-checkpoints bench-data bench-memory bench-parity bench-throughput bench-recovery bench-recovery-cluster check-images
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,12 @@ bench-checkpoints:  ## what saving costs a step and a disk, beside torch.save an
 
 bench-data:  ## how fast a rank reads its micro-batches, beside datasets with a DataLoader (ARGS="--json PATH" for rows)
 	@$(RUN) $$trainer -m benchmarks.data_reading $(ARGS)
+
+bench-throughput:  ## tokens a second beside transformers' Trainer and a plain loop (ARGS="--page" for docs/benchmarks.md)
+	@$(RUN) $$trainer -m benchmarks.throughput $(ARGS)
+
+bench-memory:  ## peak memory of real ranks beside the planner's prediction (ARGS="--page" for docs/benchmarks.md)
+	@$(RUN) $$trainer -m benchmarks.memory $(ARGS)
 
 bench-recovery-cluster:  ## the same on the test cluster, torchrun in plain pods beside it (needs root; about 50 min)
 	@$(RUN) $$op -m benchmarks.cluster_recovery $(ARGS)

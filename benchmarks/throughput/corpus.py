@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
 
 from benchmarks.throughput.cases import Case
 from trainer.data.store import TokenStore
 from trainer.data.store_writer import StoreWriter
 
 TOKENS = 4_000_000
+TOKENIZER = "tokenizer"  # folder, which a run needs to have
+END_TOKEN = "<|endoftext|>"
 
 
 def write_corpus(case: Case, folder: Path) -> None:
@@ -29,6 +33,9 @@ def write_corpus(case: Case, folder: Path) -> None:
             length = min(longest, max(8, round(lengths.lognormvariate(middle, case.document_spread))))
             writer.add(numbers.integers(1, case.vocabulary, length - 1).tolist())
             written += length
+    words = {END_TOKEN: 0} | {f"word{number}": number for number in range(1, case.vocabulary)}
+    (folder / TOKENIZER).mkdir()
+    Tokenizer(models.WordLevel(words, unk_token=END_TOKEN)).save(str(folder / TOKENIZER / "tokenizer.json"))
 
 
 def blocks(case: Case, folder: Path) -> torch.Tensor:
@@ -53,4 +60,4 @@ def documents_a_step(case: Case, folder: Path) -> int:
 
 def _pairs(bounds: list[int]) -> Iterator[tuple[int, int]]:
     """Neighbours; a shard ends where the next begins, which is no document."""
-    return ((at, end) for at, end in zip(bounds, bounds[1:], strict=False) if end > at)
+    return ((at, end) for at, end in pairwise(bounds) if end > at)

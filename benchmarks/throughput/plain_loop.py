@@ -1,6 +1,6 @@
 """The loop that a careful user writes by hand: transformers' model, contiguous blocks, fused AdamW, DDP over gloo.
 
-    python -m benchmarks.throughput.plain_loop CASE CORPUS LOG        with the environment of torchrun
+python -m benchmarks.throughput.plain_loop CASE CORPUS LOG        with the environment of torchrun
 """
 
 from __future__ import annotations

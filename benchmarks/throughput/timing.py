@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 
@@ -42,7 +43,7 @@ def whole_steps(steps: Sequence[Step], turn: Turn) -> list[tuple[float, int]]:
     """(seconds, tokens) of the steps that lie within the turn and that no snapshot lengthened."""
     return [
         (later.at - earlier.at, later.tokens)
-        for earlier, later in zip(steps, steps[1:], strict=False)
+        for earlier, later in pairwise(steps)
         if turn.start <= earlier.at and later.at <= turn.end and not earlier.saved
     ]
 

@@ -31,6 +31,11 @@ def _pod(path: str, number: int, said: str, *changes: Change) -> Case:
     return _case(f"spec.podTemplate.{path}", number, said, ("spec/podTemplate", a_pod_template(*changes)))
 
 
+def _deepspeed(path: str, number: int, said: str, *changes: Change) -> Case:
+    return _case(path, number, said, *DEEPSPEED, *changes)
+
+
+DEEPSPEED = (("spec/parallelism", {"engine": "DeepSpeed"}), ("spec/scale", {"minNodes": 1, "maxNodes": 1}))
 _PLACE = "is not a place that this version can use; hint: use file:///path"
 _RELATIVE = "is not an absolute path; hint: write file:/// and the path from the root"
 _TRAINER = "spec.containers[]"
@@ -357,6 +362,38 @@ CREATES = (
     ),
 )
 
+CREATES += (
+    _case(
+        "spec",
+        3,
+        "spec.scale.minNodes: a run of the engine DeepSpeed has one size, but 1 is not spec.scale.maxNodes (2)",
+        ("spec/parallelism", {"engine": "DeepSpeed"}),
+    ),
+    _deepspeed("spec", 5, "computes in FP32 and BF16 only", ("spec/training/precision", "FP64")),
+    _deepspeed("spec", 6, "updates by AdamW only", ("spec/training/optimizer/name", "Lion")),
+    _deepspeed(
+        "spec", 7, "has no zLoss, emaDecay and compile", ("spec/training/overrides", {"emaDecay": 0.9})
+    ),
+    _case(
+        "spec.parallelism",
+        0,
+        "spec.parallelism.deepspeed: does nothing with engine Native",
+        ("spec/parallelism", {"deepspeed": {"zeroStage": 2}}),
+    ),
+    _deepspeed(
+        "spec.parallelism",
+        1,
+        "spec.parallelism.engine: DeepSpeed splits by data only",
+        ("spec/parallelism/axes", {"tensor": 2}),
+    ),
+    _deepspeed(
+        "spec.parallelism.deepspeed",
+        0,
+        "spec.parallelism.deepspeed.offload: OptimizerAndParameters needs zeroStage 3",
+        ("spec/parallelism/deepspeed", {"zeroStage": 2, "offload": "OptimizerAndParameters"}),
+    ),
+)
+
 _FIXED = "cannot be changed once the run exists; hint: delete the run"
 _UNLIKE = a_pod_template(
     (
@@ -378,7 +415,7 @@ UPDATES = (
     _case("spec.training", 2, f"spec.training: {_FIXED}", ("spec/training/duration/steps", 400)),
     _case("spec.resources", 4, f"spec.resources: {_FIXED}", ("spec/resources/perNode/cpu", "3")),
     _case(
-        "spec.parallelism", 0, f"spec.parallelism: {_FIXED}", ("spec/parallelism", {"axes": {"tensor": 2}})
+        "spec.parallelism", 2, f"spec.parallelism: {_FIXED}", ("spec/parallelism", {"axes": {"tensor": 2}})
     ),
     _case(
         "spec.checkpoint.location",
@@ -396,5 +433,15 @@ UPDATES = (
     _case("spec.podTemplate", 0, f"spec.podTemplate: {_FIXED}", ("spec/podTemplate", _UNLIKE)),
 )
 
-UNBREAKABLE = {("root.spec.task", 0), ("root.spec.parallelism.engine", 0)}
+# A change of a run of that engine, which exists.
+RESIZED = _case(
+    "spec",
+    4,
+    "spec.scale.maxNodes: a run of the engine DeepSpeed has one size, by which its state is cut: it has 1 nodes and "
+    "cannot get 2",
+    *DEEPSPEED,
+    ("spec/scale", {"minNodes": 2, "maxNodes": 2}),
+)
+
+UNBREAKABLE = {("root.spec.task", 0)}
 """Fields that have one value only in this version, so that nothing can change."""

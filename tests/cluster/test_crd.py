@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.crd_cases import CREATES, UPDATES, Case
+from tests.cluster.crd_cases import CREATES, DEEPSPEED, RESIZED, UPDATES, Case
 from tests.operator.api_builders import BASE, ROOT, a_pod_template, manifest
 from tools.setup_tools import tool
 
@@ -132,6 +132,13 @@ def test_a_rule_refuses_a_change_and_says_what_to_do(
     answer = client.tried(changed)
     assert not answer.taken
     assert case.said in answer.err
+
+
+def test_a_run_of_the_engine_deepspeed_keeps_its_size(client: Client, kept: dict[str, Any]) -> None:
+    client.done("apply", "-f", "-", given=manifest(("metadata/name", "fixed"), NOWHERE, *DEEPSPEED))
+    answer = client.tried(manifest(("metadata/name", "fixed"), NOWHERE, *RESIZED.changes))
+    assert not answer.taken
+    assert RESIZED.said in answer.err
 
 
 def test_a_pod_template_cannot_be_added_later(client: Client, kept: dict[str, Any]) -> None:

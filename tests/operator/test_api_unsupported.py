@@ -58,7 +58,6 @@ VALUES: list[tuple[str, str]] = [
     ("spec/model/init", "Resume"),
     *(("spec/data/sources/0/format", form) for form in ("Messages", "Pairs")),
     ("spec/training/precision", "FP8"),
-    ("spec/parallelism/engine", "DeepSpeed"),
 ]
 
 

@@ -87,8 +87,8 @@ REFUSED = {
         ("spec.sft: not supported by this version", "hint: remove it; tasks other than pretrain are planned"),
     ),
     "a value of a later version": Case(
-        {"spec.training.precision": "BF16"},
-        ("spec.training.precision: BF16 is not supported by this version", "hint: use FP32 or FP64"),
+        {"spec.training.precision": "FP8"},
+        ("spec.training.precision: FP8 is not supported by this version", "hint: use BF16 or FP32 or "),
     ),
     "the checkpoints of another run": Case(
         {"spec.checkpoint.adopt": True},

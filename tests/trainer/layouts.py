@@ -34,6 +34,8 @@ def a_rung(
     sequence_parallel: bool = False,
     micro_batch: int = 2,
     global_batch: int = 8,
+    engine: str = "Native",
+    zero_stage: int = 0,
 ) -> Rung:
     data = replicate * shard
     accumulation = -(-global_batch // (data * micro_batch))
@@ -51,6 +53,8 @@ def a_rung(
         context=context,
         schedule=schedule,
         sequence_parallel=sequence_parallel,
+        engine=engine,
+        zero_stage=zero_stage,
     )
 
 

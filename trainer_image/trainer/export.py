@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from trainer.architecture import transformers_values
 from trainer.checkpoint.errors import NotExportable
+from trainer.checkpoint.flat import from_json, take
 from trainer.checkpoint.manifest import Manifest, read_manifest
 from trainer.checkpoint.restore import from_durable
 from trainer.checkpoint.shards import dtype_of
@@ -58,7 +59,7 @@ def export(location: Place, name: str, out_dir: Path) -> None:
     check_replaceable(out_dir)
     model = _empty_model(manifest)
     prefix = AVERAGES if any(item.name.startswith(AVERAGES) for item in manifest.items) else WEIGHTS
-    from_durable(store, name, _as_stored(model, prefix))
+    _fill(store, manifest, prefix, _as_stored(model))
     model.to(dtype_of(about["dtype"]))
     model.config.dtype = dtype_of(about["dtype"])
     out_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -87,13 +88,29 @@ def _empty_model(manifest: Manifest) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def _as_stored(model: PreTrainedModel, prefix: str) -> dict[str, torch.Tensor]:
+def _as_stored(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The model's parameters under the names and in the shapes of the state; they share its storage."""
     kind = model.config.model_type
     return {
-        prefix + name: parameter.detach().view(stored_shape(kind, name, tuple(parameter.shape)))
+        name: parameter.detach().view(stored_shape(kind, name, tuple(parameter.shape)))
         for name, parameter in model.named_parameters()
     }
+
+
+def _fill(store: Store, manifest: Manifest, prefix: str, parameters: dict[str, torch.Tensor]) -> None:
+    """From the checkpoint: each parameter under its own name, or out of the flat tensors that hold them."""
+    places = from_json(manifest.model.get("flat") or {})
+    if not places:
+        from_durable(store, manifest.name, {prefix + name: tensor for name, tensor in parameters.items()})
+        return
+    shapes = {item.name: (item.shape, item.dtype) for item in manifest.items if item.name.startswith(prefix)}
+    flats = {name: torch.empty(shape, dtype=dtype_of(dtype)) for name, (shape, dtype) in shapes.items()}
+    from_durable(store, manifest.name, flats)
+    for name, tensor in parameters.items():
+        place = places.get(name)
+        if place is None or prefix + place.item not in flats:
+            raise NotExportable(manifest.name, f"it does not say where {name} is")
+        tensor.copy_(take(flats[prefix + place.item], place, tuple(tensor.shape)))
 
 
 def _write(model: PreTrainedModel, end: int, source: dict[str, Any], folder: Path) -> None:

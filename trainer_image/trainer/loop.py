@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -20,9 +21,9 @@ from trainer.checkpoint.snapshot_format import snapshot_name
 from trainer.config import TrainerConfig, numerics
 from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData
+from trainer.engine import Runner
 from trainer.errors import CheckpointDamaged
 from trainer.export import export
-from trainer.initial import fill_initial
 from trainer.job import Mailbox, RankJob, Result
 from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.mesh import Axes
@@ -31,9 +32,7 @@ from trainer.policy import DurablePolicy, SnapshotPolicy
 from trainer.report import Reporter
 from trainer.schedule import Schedule
 from trainer.state import TrainingState
-from trainer.step import StepResult, StepRunner, Votes
-from trainer.weights import fill_from
-from trainer.weights_folder import WeightsFolder
+from trainer.step import StepResult, Votes
 from trainingrun.protocol import names
 from trainingrun.protocol.records import RestoreSource
 
@@ -56,7 +55,8 @@ class Run:
     axes: Axes
     data: PreparedData
     reader: Prefetch
-    runner: StepRunner
+    runner: Runner
+    fill: Callable[[], None]  # with the weights that step 1 begins with
     state: TrainingState
     schedule: Schedule
     model: PretrainedConfig
@@ -104,7 +104,7 @@ def restore(run: Run) -> None:
     point = run.job.record.restore
     say(run, "restoring" if point.source is not RestoreSource.INITIAL else "starting")
     if point.source is RestoreSource.INITIAL:
-        fill_first(run)
+        run.fill()
         run.state.filled(initial=True)
     else:
         if point.source is RestoreSource.MEMORY:
@@ -119,15 +119,6 @@ def restore(run: Run) -> None:
     run.reporter.restored(time.monotonic() - started)
     run.metrics.write(run.state.step, numerics=numerics(run.config, run.job.record.rung))
     say(run, "")
-
-
-def fill_first(run: Run) -> None:
-    """The weights that step 1 begins with."""
-    parameters, source = run.state.optimizer.parameters, run.config.source
-    if source is None:
-        fill_initial(parameters, run.model, seed=run.config.training.seed)
-    else:
-        fill_from(WeightsFolder(source.folder, source.uri), parameters, run.model)
 
 
 def votes(run: Run, step: int, now: float) -> Votes:

@@ -55,7 +55,7 @@ def _parallelise(stage: Stage, axes: Axes, precision: Precision) -> list[Paramet
         _tie(stage)
     if axes.degree("shard") > 1:
         _shard(stage, axes, precision)
-    _give_storage(stage)
+    give_storage(stage)
     if tied:
         _tie(stage)
     if axes.degree("shard") > 1:
@@ -147,7 +147,7 @@ def _shard(stage: Stage, axes: Axes, precision: Precision) -> None:
             module.set_gradient_divide_factor(1.0)
 
 
-def _give_storage(stage: Stage) -> None:
+def give_storage(stage: Stage) -> None:
     rotary = getattr(stage.body, "rotary_emb", None)
     if rotary is not None:
         stage.body.rotary_emb = nn.Identity()  # its tables are computed already, and would be wiped

@@ -14,40 +14,37 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
+from transformers import PretrainedConfig
 
 from trainer.architecture import model_config
 from trainer.checkpoint.about import AboutModel
+from trainer.checkpoint.cut import check_cut
 from trainer.checkpoint.shards import dtype_name
 from trainer.config import TrainerConfig, check_rung, read_config, vocabulary_size
+from trainer.config.engine import DEEPSPEED
 from trainer.data.batches import BatchReader
 from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData, prepared, samples_of
 from trainer.eager import ATTENTIONS
-from trainer.ema import Ema
+from trainer.engine import Engine, native
 from trainer.errors import CheckpointDamaged, ConfigError, TrainerError
-from trainer.executor import Executor
 from trainer.job import Mailbox, RankJob
 from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.loop import Run, train
 from trainer.mesh import Axes, build_axes
 from trainer.metrics import MetricsLog
-from trainer.optim import Optimizer
-from trainer.parallelise import parallelise
 from trainer.policy import DurablePolicy, SnapshotPolicy
-from trainer.precision import PRECISIONS, LossScale
-from trainer.recompute import compile_layers, recompute
+from trainer.precision import PRECISIONS
 from trainer.report import Reporter
 from trainer.schedule import schedule_of
-from trainer.stage import build_stages
-from trainer.state import TrainingState
-from trainer.step import StepRunner
 from trainer.weights_folder import SOURCE_FIELD, WeightsFolder
 from trainingrun.protocol.exit_codes import ExitCode
-from trainingrun.protocol.records import RankExit, RestoreSource
+from trainingrun.protocol.records import RankExit, RestoreSource, Rung
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +70,7 @@ def main(job: RankJob, local_rank: int) -> None:
 def _run(job: RankJob, local_rank: int) -> None:
     config = read_config(job.spec)
     check_rung(config, job.record.rung)
+    check_cut(job.record, config.checkpoint.location)
     torch.set_num_threads(config.threads_per_process)
     store = join_world(job, local_rank)
     data = prepared(job.spec, job.cache_dir)
@@ -84,9 +82,12 @@ def _run(job: RankJob, local_rank: int) -> None:
 
 
 def join_world(job: RankJob, local_rank: int) -> dist.Store | None:
-    """The default process group, over the store of the epoch's record; None in a world of one."""
+    """The default process group, over the store of the epoch's record; None in a world of one, which only the
+    engine DeepSpeed gives a group."""
     world = job.record.rung.world
     if world == 1:
+        if job.record.rung.engine == DEEPSPEED:
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         return None
     place = job.record.store
     client = dist.TCPStore(
@@ -103,34 +104,20 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     """Collective: everything a rank trains with, its weights not yet filled in."""
     record, rung = job.record, job.record.rung
     axes = build_axes(rung, job.rank(local_rank))
-    precision, overrides = PRECISIONS[config.training.precision], config.training.overrides
     model = model_config(
         config.model.transformers_config, vocabulary_size(config.model, data.vocabulary_size)
     )
-    model._attn_implementation = ATTENTIONS[overrides.attention]
-    stages = build_stages(
-        model,
-        axes,
-        precision.compute,
-        sequence_length=config.training.sequence_length,
-        float64_norms=config.training.precision == "FP64",
-    )
-    recompute(stages, rung.activation_checkpointing)
-    if overrides.compile:
-        compile_layers(stages)
-    optimizer = Optimizer(parallelise(stages, axes, precision), config.training.optimizer)
-    state = TrainingState(
-        optimizer,
-        ema=Ema(optimizer.parameters, overrides.ema_decay) if overrides.ema_decay is not None else None,
-        scale=LossScale(on=precision.scaled),
-    )
+    model._attn_implementation = ATTENTIONS[config.training.overrides.attention]
+    engine = _build(rung)(config, model, axes, rung)
+    state = engine.state
     reporter = Reporter(record, config.training.total_steps)
     about = AboutModel(
         config=config.model.transformers_config | {"vocab_size": model.vocab_size},
-        dtype=dtype_name(precision.compute),
+        dtype=dtype_name(PRECISIONS[config.training.precision].compute),
         end_token=data.train.end_token,
         tokenizer_dir=data.tokenizer_dir,
         data_fingerprint=data.fingerprint,
+        flat=engine.flat,
     )
     durable = DurableKeeper(job, config, axes, state, parent=reporter.summary.durable, about=about)
     durable.fence()
@@ -141,21 +128,8 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         axes=axes,
         data=data,
         reader=_reader(job, config, axes, data),
-        runner=StepRunner(
-            Executor(
-                stages,
-                optimizer.parameters,
-                axes,
-                rung,
-                sequence_length=config.training.sequence_length,
-                z_coefficient=overrides.z_loss,
-            ),
-            optimizer,
-            axes,
-            max_grad_norm=config.training.optimizer.max_grad_norm,
-            seed=config.training.seed,
-            scale=state.scale,
-        ),
+        runner=engine.runner,
+        fill=engine.fill,
         state=state,
         schedule=schedule_of(config.training),
         model=model,
@@ -173,6 +147,14 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         metrics=MetricsLog(job.log_dir, record.epoch, on=axes.rank == 0),
         mailbox=Mailbox(job.mailbox),
     )
+
+
+def _build(rung: Rung) -> Callable[[TrainerConfig, PretrainedConfig, Axes, Rung], Engine]:
+    if rung.engine == DEEPSPEED:
+        from trainer.deepspeed_engine.engine import build  # not above: it loads DeepSpeed
+
+        return build
+    return native
 
 
 def _reader(job: RankJob, config: TrainerConfig, axes: Axes, data: PreparedData) -> Prefetch:

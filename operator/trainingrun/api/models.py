@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from trainingrun.api import deepspeed
 from trainingrun.api.base import DNS_LABEL_PATTERN, Block, refusal, shorten
 from trainingrun.api.cel import never_changes, rule, rules
 from trainingrun.api.constants import NAME_LIMIT
@@ -70,6 +71,7 @@ class TrainingRunSpec(Block):
                 "spec.podTemplate: cannot be added to a run, or taken from it, once the run exists; "
                 "hint: delete the run, or create one with another name and another checkpoint location",
             ),
+            *deepspeed.RULES,
         )
     )
 
@@ -121,6 +123,7 @@ class TrainingRunSpec(Block):
                 f"lower sequenceLength to {limit} or raise max_position_embeddings to {length}",
             )
         yield from self._late_stages()
+        yield from deepspeed.problems(self)
         if self.output.uri.rstrip("/") == self.checkpoint.location.uri.rstrip("/"):
             yield FieldError(
                 "output.uri",

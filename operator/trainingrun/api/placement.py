@@ -9,10 +9,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, StrictBool, field_validator
 
 from trainingrun.api.base import Block, describe, refusal, shorten
-from trainingrun.api.cel import never_changes, rule, rules
+from trainingrun.api.cel import rule, rules
 from trainingrun.api.errors import FieldError
 from trainingrun.api.quantity import QUANTITY_PATTERN, RESOURCE_NAME_PATTERN, accelerator, parse_quantity
 
+_PARALLELISM = "spec.parallelism"
 MOST_NODES = 4096
 MOST_PROCESSES = 64
 
@@ -175,14 +176,68 @@ class Axes(Block):
     )
 
 
+class DeepSpeedEngine(Block):
+    """How ZeRO divides the state of training among the processes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.offload != 'OptimizerAndParameters' || !has(self.zeroStage) || self.zeroStage == 3",
+                f"{_PARALLELISM}.deepspeed.offload: OptimizerAndParameters needs zeroStage 3, which alone cuts the "
+                "weights; hint: use Optimizer, or zeroStage: 3",
+            ),
+        )
+    )
+    zero_stage: int | None = Field(
+        None,
+        ge=1,
+        le=3,
+        description="What each process keeps a part of only. 1: optimizer state. 2: gradients too. 3: weights too, "
+        "which are gathered layer by layer. Omitted: planned, the lowest that fits.",
+    )
+    offload: Literal["None", "Optimizer", "OptimizerAndParameters"] = Field(
+        "None",
+        description="What is kept in the memory of the host and not of the accelerators. Without accelerators it is "
+        "the same memory.",
+    )
+
+    def problems(self) -> Iterator[FieldError]:
+        if self.offload == "OptimizerAndParameters" and self.zero_stage not in (None, 3):
+            yield FieldError(
+                "offload",
+                self.offload,
+                f"{self.offload} needs zeroStage 3, which alone cuts the weights, but it is {self.zero_stage}",
+                "use Optimizer, or zeroStage: 3",
+            )
+
+
 class Parallelism(Block):
     """How the model is split. Whatever is omitted is planned, and shown in status with its reason."""
 
-    engine: Literal["Native"] = Field(
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.deepspeed) || self.engine == 'DeepSpeed'",
+                f"{_PARALLELISM}.deepspeed: does nothing with engine Native; hint: remove it, or use engine: "
+                "DeepSpeed",
+            ),
+            rule(
+                "self.engine != 'DeepSpeed' || (!self.sequenceParallel && self.pipelineSchedule == 'Auto' && "
+                "(!has(self.axes.tensor) || self.axes.tensor == 1) && "
+                "(!has(self.axes.pipeline) || self.axes.pipeline == 1) && "
+                "(!has(self.axes.context) || self.axes.context == 1))",
+                f"{_PARALLELISM}.engine: DeepSpeed splits by data only, but other axes are asked for; hint: remove "
+                "axes, pipelineSchedule and sequenceParallel, or use engine: Native",
+            ),
+        )
+    )
+    engine: Literal["Native", "DeepSpeed"] = Field(
         "Native",
-        description="What splits and trains the model. Native: PyTorch's own FSDP2, tensor and pipeline "
-        "parallelism.",
-        json_schema_extra=rules(never_changes("spec.parallelism.engine")),
+        description="What splits and trains the model. Native: PyTorch's own FSDP2, tensor and pipeline parallelism; "
+        "the run goes on at any size from minNodes to maxNodes. DeepSpeed: ZeRO, at one fixed size.",
+    )
+    deepspeed: DeepSpeedEngine | None = Field(
+        None, description="For the engine DeepSpeed only; omitted: planned, without offload."
     )
     axes: Axes = Field(
         default_factory=lambda: Axes.model_validate({}),
@@ -204,6 +259,24 @@ class Parallelism(Block):
         description="Layers that keep only their input and are computed again in the backward pass: none, every "
         "second, or all. Auto: as few as fit. Loss and gradients are the same.",
     )
+
+    def problems(self) -> Iterator[FieldError]:
+        if self.engine != "DeepSpeed":
+            if self.deepspeed is not None:
+                message = "does nothing with engine Native"
+                yield FieldError("deepspeed", None, message, "remove it, or use engine: DeepSpeed")
+            return
+        asked: list[tuple[str, object]] = [
+            (f"axes.{axis}", degree)
+            for axis, degree in self.axes.model_dump().items()
+            if degree not in (None, 1)
+        ]
+        asked += [("sequenceParallel", True)] if self.sequence_parallel else []
+        asked += [("pipelineSchedule", self.pipeline_schedule)] if self.pipeline_schedule != "Auto" else []
+        for field, value in asked:
+            yield FieldError(
+                field, value, "the engine DeepSpeed splits by data only", "remove it, or use engine: Native"
+            )
 
 
 def _as_text(amount: Any) -> Any:

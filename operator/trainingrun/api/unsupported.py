@@ -122,7 +122,6 @@ VALUES: dict[str, frozenset[str]] = {
     "spec.data.sources[].format": frozenset({"Messages", "Pairs"}),
     "spec.data.validation[].format": frozenset({"Messages", "Pairs"}),
     "spec.training.precision": frozenset({"FP8"}),
-    "spec.parallelism.engine": frozenset({"DeepSpeed"}),
     "spec.recovery.limits[].cause": frozenset({"Hang"}),
 }
 

@@ -75,10 +75,11 @@ def _ask(file: Path, nodes: int | None, accelerator: str | None) -> Question:
     spec, name = load_spec(file)
     model, training, inventory = planner_inputs(spec, accelerator_name=accelerator)
     if nodes is not None:
+        one_size = training.engine == "DeepSpeed"
         inventory = replace(
             inventory,
-            min_nodes=min(nodes, inventory.min_nodes),
-            max_nodes=max(nodes, inventory.max_nodes),
+            min_nodes=nodes if one_size else min(nodes, inventory.min_nodes),
+            max_nodes=nodes if one_size else max(nodes, inventory.max_nodes),
         )
     return Question(name, model, training, inventory, plan(model, training, inventory))
 

@@ -24,7 +24,7 @@ from trainingrun.control.refusals import needs_person, reason_of
 from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import wanted_size
 from trainingrun.protocol.messages import AgentPhase, RunView
-from trainingrun.protocol.records import Epoch, Revision, Trigger
+from trainingrun.protocol.records import NATIVE, Epoch, Revision, Trigger
 
 _FIXED = "to change the manifest, delete the run and apply it again"
 _AT_WORK = (AgentPhase.RUNNING, AgentPhase.DONE)
@@ -133,6 +133,8 @@ def _with_membership(
         return State(Reason.TRAINING, text, ready=True, busy=busy)
     if len(view.members) < smallest:
         text = f"{len(view.members)} of at least {smallest} nodes are there"
+        if any(rung.engine != NATIVE for rung in revision.rungs):
+            text += ", and a run of this engine does not go on with fewer"
         return _short_of_nodes(observed, text, found, wanted - len(found) < smallest)
     why = view.waiting_for or f"epoch {epoch.epoch}, nodes: {len(epoch.members)}"
     begun = view.progress is not None and view.progress.step > 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainingrun.planner import catalogue, rules
+from trainingrun.planner import catalogue, rules, zero
 from trainingrun.planner.candidates import Candidate, candidates
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
@@ -102,9 +102,11 @@ def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory
         MOST_NODES,
         training.global_batch_sequences * max(rules.dividing_tensors(model, training)) * model.layers,
     )
-    for candidate in candidates(model, training, inventory.node, max_units=limit):
+    least = inventory.max_nodes + 1 if training.engine == zero.DEEPSPEED else 1
+    for candidate in candidates(model, training, inventory.node, max_units=limit, min_units=least):
         if candidate.units > inventory.max_nodes and candidate.fits:
-            return f"maxNodes {candidate.units}"
+            both = "minNodes and maxNodes" if candidate.cut.zero else "maxNodes"
+            return f"{both} {candidate.units}"
     return ""
 
 
@@ -124,7 +126,9 @@ def _shorter_sequence(model: ModelShape, training: TrainingShape, inventory: Inv
     length = training.sequence_length // 2
     while length:
         shorter = replace(training, sequence_length=length)
-        found = candidates(model, shorter, inventory.node, max_units=inventory.max_nodes)
+        most = inventory.max_nodes
+        least = most if training.engine == zero.DEEPSPEED else 1
+        found = candidates(model, shorter, inventory.node, max_units=most, min_units=least)
         if any(candidate.fits for candidate in found):
             return f"sequenceLength {length}"
         length //= 2
@@ -134,6 +138,15 @@ def _shorter_sequence(model: ModelShape, training: TrainingShape, inventory: Inv
 def _batch_too_small(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanError:
     """Every cut has more data ranks, or a longer pipeline, than the batch has sequences for."""
     processes, batch = inventory.node.processes, training.global_batch_sequences
+    if training.engine == zero.DEEPSPEED:
+        world = inventory.max_nodes * processes
+        return PlanInputError(
+            "spec.training.globalBatch",
+            f"{batch} sequences",
+            f"{inventory.max_nodes} nodes x {processes} processes = {world} data ranks need {world} sequences, but the "
+            f"global batch has {batch}; nearest that fits: {world}",
+            f"raise the global batch to {world} sequences, or use fewer processes",
+        )
     pinned = training.pinned
     tensors = (
         [pinned["tensor"]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainingrun.planner import rules
+from trainingrun.planner import rules, zero
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import fits, memory_bill
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
@@ -40,11 +40,18 @@ class Split:
 
 
 def candidates(
-    model: ModelShape, training: TrainingShape, node: NodeShape, *, max_units: int
+    model: ModelShape, training: TrainingShape, node: NodeShape, *, max_units: int, min_units: int = 1
 ) -> Iterator[Candidate]:
     """Every allowed cut of at most `max_units` nodes for a copy, in order of preference. Pins are
-    respected.
+    respected. `min_units`: of the engine DeepSpeed, whose only copy fills all nodes.
     """
+    if training.engine == zero.DEEPSPEED:
+        for units in range(min_units, max_units + 1):
+            weighed = (
+                weigh(model, training, node, cut, units) for cut in zero.cuts(training, node.processes, units)
+            )
+            yield from (candidate for candidate in weighed if candidate is not None)
+        return
     processes = node.processes
     tensors = _allowed(
         "tensor", rules.tensor_degrees(model, training, processes // training.context), training
@@ -79,7 +86,7 @@ def weigh(
                     training,
                     node,
                     cut,
-                    replicate=2,  # the most that any size of the path needs
+                    replicate=1 if cut.zero else 2,  # the most that any size of the path needs
                     micro_batch=size,
                     accumulation=found.accumulation,
                 )

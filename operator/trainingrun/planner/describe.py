@@ -33,6 +33,8 @@ def describe_rung(planned: PlannedRung) -> dict[str, Any]:
             "context": rung.context,
             "tensor": rung.tensor,
         },
+        "engine": rung.engine,
+        "zeroStage": rung.zero_stage,
         "schedule": rung.schedule,
         "activationCheckpointing": rung.activation_checkpointing,
         "microBatch": rung.micro_batch,

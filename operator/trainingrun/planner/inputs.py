@@ -75,6 +75,7 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
     batch, length = training["globalBatch"], training["sequenceLength"]
     sequences = batch.get("sequences") or batch["tokens"] // length
     parallelism = spec.get("parallelism") or {}
+    block = parallelism.get("deepspeed") or {}
     asked, overrides = parallelism.get("pipelineSchedule"), training.get("overrides") or {}
     if asked == "ZBV" and training["precision"] in ("BF16", "FP16"):
         raise PlanInputError(
@@ -103,6 +104,9 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         pinned=_pinned(spec),
         schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
         sequence_parallel=bool(parallelism.get("sequenceParallel")),
+        engine=parallelism.get("engine") or "Native",
+        zero_stage=block.get("zeroStage"),
+        offload=block.get("offload") or "None",
         memory_copies=_memory_copies(spec),
     )
 

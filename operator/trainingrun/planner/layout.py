@@ -35,6 +35,7 @@ class Cut:
     tensor: int
     context: int = 1
     schedule: str = "1F1B"  # how the stages of a pipeline take turns
+    zero: int = 0  # stage of ZeRO, of the engine DeepSpeed
 
     @property
     def processes(self) -> int:

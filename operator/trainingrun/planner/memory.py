@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from trainingrun.planner import zero
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.optimizer_state import state_bytes, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
@@ -153,6 +154,19 @@ def stage_bill(
     copies = small * own if training.mixed and cut.shard == 1 else 0
     snapshots = STATE_BUFFERS * (size * own + state)
     on_host = node.device != "cpu"
+    if cut.zero:
+        zeroed = zero.bytes_of(training, parameters, cut, host=on_host)
+        return MemoryBill(
+            weights=zeroed.weights,
+            gradients=zeroed.gradients,
+            optimizer=zeroed.moments,
+            activations=peak.activations,
+            logits=peak.logits,
+            buffers=zeroed.held + peak.buffers,
+            reserved=node.reserved_bytes_per_process,
+            snapshots=0 if on_host else snapshots,
+            host=snapshots + zeroed.host if on_host else 0,
+        )
     return MemoryBill(
         weights=size * own + copies,
         gradients=size * own,
@@ -177,6 +191,11 @@ class _Moment:
     @property
     def total(self) -> int:
         return self.activations + self.logits + self.buffers
+
+
+def _gathers(cut: Cut) -> bool:
+    """Layers, for each pass through them. ZeRO 3 does it by itself, and is counted there."""
+    return cut.shard > 1 and cut.pipeline == 1 and not cut.zero
 
 
 def _kept(
@@ -227,7 +246,7 @@ def _backward(
     working = 3 * model.hidden_size + 4 * model.intermediate_size // cut.tensor
     if _computed_again(training, parameters.layers - 1):
         working += layer_activation_elements(model, training, cut.tensor)
-    gathered = min(2, parameters.layers) * parameters.layer if cut.shard > 1 and cut.pipeline == 1 else 0
+    gathered = min(2, parameters.layers) * parameters.layer if _gathers(cut) else 0
     small = training.activation_bytes
     return _Moment(
         activations=_kept(model, training, cut, stage, parameters, tokens) + small * tokens * working,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainingrun.planner import rules
+from trainingrun.planner import rules, zero
 from trainingrun.planner.candidates import Split, split, weigh
 from trainingrun.planner.copies import copies
 from trainingrun.planner.layout import Cut
@@ -15,6 +15,7 @@ from trainingrun.planner.search import rung_of
 from trainingrun.planner.text import human_bytes
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, PlannedRung, TrainingShape
+from trainingrun.protocol.records import Rung
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ def neighbours(
     this order.
     """
     rung = planned.rung
+    if rung.zero_stage:
+        return _of_zero(model, training, inventory, rung)
     pairs = [(tensor, rung.pipeline) for tensor in _twice_and_half(rung.tensor)]
     pairs += [(rung.tensor, pipeline) for pipeline in _twice_and_half(rung.pipeline)]
     found = [
@@ -53,6 +56,24 @@ def neighbours(
         name = f"micro-batch {size}"
         found.append(_batched(model, training, inventory, name, cut, rung.replicate, size))
     return tuple(found)
+
+
+def _of_zero(
+    model: ModelShape, training: TrainingShape, inventory: Inventory, rung: Rung
+) -> tuple[Neighbour, ...]:
+    """The other stages, and twice and half the micro-batch."""
+    cuts = [Cut(1, rung.shard, 1, zero=stage) for stage in zero.STAGES]
+    stages = [
+        _batched(model, training, inventory, f"ZeRO {cut.zero}", cut, 1, rung.micro_batch)
+        for cut in cuts
+        if cut.zero != rung.zero_stage and (cut.zero == 3 or training.offload != "OptimizerAndParameters")
+    ]
+    own = cuts[rung.zero_stage - 1]
+    sizes = [
+        _batched(model, training, inventory, f"micro-batch {size}", own, 1, size)
+        for size in _twice_and_half(rung.micro_batch)
+    ]
+    return (*stages, *sizes)
 
 
 def _twice_and_half(degree: int) -> list[int]:

@@ -23,6 +23,8 @@ def of_cut(
 ) -> str:
     """Why this tensor and pipeline, and how many nodes hold a copy."""
     cut = chosen.cut
+    if cut.zero:
+        return _of_zero(training, inventory, chosen, tried)
     name = f"tensor {cut.tensor}, pipeline {cut.pipeline}"
     name += f" ({cut.schedule})" if cut.stages > cut.pipeline else ""
     name += f", context {cut.context}" if cut.context > 1 else ""
@@ -58,6 +60,22 @@ def of_cut(
     return f"{name}: {why}"
 
 
+def _of_zero(training: TrainingShape, inventory: Inventory, chosen: Candidate, tried: list[Candidate]) -> str:
+    needs = human_bytes(chosen.bill.total)
+    there = usable_text(inventory.node)
+    name = f"engine DeepSpeed, ZeRO {chosen.cut.zero}"
+    name += f", offload {training.offload}" if training.offload != "None" else ""
+    if training.zero_stage is not None:
+        return f"{name}: the stage is pinned; a process needs at least {needs} of {there}"
+    lower = [one for one in tried if one.cut.zero < chosen.cut.zero]
+    if not lower:
+        return f"{name}: the lowest stage fits: a process needs at least {needs} of {there}"
+    return (
+        f"{name}: at stage {lower[-1].cut.zero} a process needs {human_bytes(lower[-1].bill.total)} of {there}; "
+        f"this is the lowest that fits ({needs})"
+    )
+
+
 def usable_text(node: NodeShape) -> str:
     limit = available_bytes(node)
     return f"{human_bytes(limit - margin_bytes(node))} (limit {human_bytes(limit)})"
@@ -65,6 +83,8 @@ def usable_text(node: NodeShape) -> str:
 
 def of_sharding(cut: Cut, replicate: int, units: int) -> str:
     name = f"shard {cut.shard}, replicate {replicate}"
+    if cut.zero:
+        return f"{name}: ZeRO cuts the state by all processes, so the run keeps its size"
     if cut.pipeline > 1:
         stages = f"pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
         where = "each node holds a whole copy" if units == 1 else f"a copy takes {units} nodes"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainingrun.planner import advice, reasons, rules
+from trainingrun.planner import advice, reasons, rules, zero
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
 from trainingrun.planner.copies import copies
 from trainingrun.planner.errors import NothingFits
@@ -52,6 +52,7 @@ def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> Pl
 
 def _plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     problem = Problem(model, training, inventory)
+    zero.check(training, inventory)
     rules.check_sequence(model, training)
     rules.check_pins(model, training, inventory)
     tried = _tried(problem)
@@ -73,8 +74,9 @@ def _plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> P
 def _tried(problem: Problem) -> list[Candidate]:
     """Up to the fewest nodes on which a copy fits: cutting it over more nodes only costs copies."""
     tried: list[Candidate] = []
-    enough = problem.inventory.max_nodes
-    for candidate in candidates(problem.model, problem.training, problem.inventory.node, max_units=enough):
+    least = enough = problem.inventory.max_nodes
+    node = problem.inventory.node
+    for candidate in candidates(problem.model, problem.training, node, max_units=enough, min_units=least):
         if candidate.units > enough:
             break
         tried.append(candidate)
@@ -183,6 +185,8 @@ def _rung(
             schedule=cut.schedule,
             buddies=kept.buddies,
             activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
+            engine=training.engine,
+            zero_stage=cut.zero,
         ),
         memory=kept.bill,
         available_bytes=available_bytes(node),

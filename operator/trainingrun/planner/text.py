@@ -34,6 +34,8 @@ def human_count(number: float) -> str:
 
 
 def cut_name(cut: Cut) -> str:
+    if cut.zero:
+        return f"ZeRO {cut.zero} x shard {cut.shard}"
     return f"tensor {cut.tensor} x pipeline {cut.pipeline} x shard {cut.shard}"
 
 

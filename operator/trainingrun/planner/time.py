@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainingrun.planner import zero
 from trainingrun.planner.layout import Cut, Group, group
 from trainingrun.planner.optimizer_state import update_flops, update_passes
 from trainingrun.planner.parameters import matmul_parameters, stage_parameters
@@ -137,6 +138,10 @@ def _data_parallel(
         stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank) for stage in cut.ends
     ]
     fullest = max(stages, key=lambda stage: stage.total)
+    if cut.zero:
+        volume, messages = zero.traffic(training, fullest, cut, accumulation)
+        moving = _ring(volume, group(1, cut.shard, node.processes), node, messages=messages)
+        return moving if node.device == "cpu" else max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
     whole = training.parameter_bytes * fullest.total
     shard_group = group(cut.context * cut.tensor, cut.shard, node.processes)
     rings = 2 if cut.pipeline > 1 else 2 * accumulation + 1

@@ -50,6 +50,9 @@ class TrainingShape:
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
     sequence_parallel: bool = False  # tensor ranks share the tokens between layers
+    engine: str = "Native"  # Native | DeepSpeed
+    zero_stage: int | None = None  # of the engine DeepSpeed; None: the lowest that fits
+    offload: str = "None"  # of the engine DeepSpeed: None | Optimizer | OptimizerAndParameters
     memory_copies: int = 1  # of the state, that memory should hold where there are nodes for it
 
     @property

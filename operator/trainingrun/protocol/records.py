@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+NATIVE = "Native"  # the engine that everything but `Rung.engine` is about, unless said otherwise
+
 STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2, "ZBV": 2}
 """Pipeline schedules, and how many stages each rank of a pipeline then computes."""
 
@@ -45,9 +47,9 @@ class Rung:
     context: int = 1
     sequence_parallel: bool = False  # tensor ranks share the tokens of what is not cut by heads
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
-    buddies: bool = (
-        False  # each node also keeps the snapshots of the next one: its pieces are on no other node
-    )
+    engine: str = NATIVE  # Native | DeepSpeed: what trains
+    zero_stage: int = 0  # DeepSpeed only: 1 | 2 | 3
+    buddies: bool = False  # each node keeps the snapshots of the next one too, which no other has
 
     @property
     def data(self) -> int:

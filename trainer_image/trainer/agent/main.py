@@ -81,7 +81,8 @@ class Agent:
         """Raises the Ending."""
         settings, parts = self._settings, self._parts
         spec = self._read_spec()
-        warm = WarmServer(parts.rank_module)
+        rank_module = parts.rank_module_for(spec)
+        warm = WarmServer(rank_module)
         warm.start()
         loader = Loader("trainer.agent.epochs", self._inbox)
         data = DataProcess(parts.data_module, spec, settings.cache_dir)
@@ -100,7 +101,7 @@ class Agent:
             settings=settings,
             session=self._session,
             spec=spec,
-            rank_module=parts.rank_module,
+            rank_module=rank_module,
             snapshots=self._snapshots,
             buddies=Buddies(self._snapshots),
             survey=survey,

@@ -6,8 +6,8 @@ None of the functions loads torch; the rank module does, in the fork server.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.checkpoint import manifest
@@ -18,6 +18,7 @@ from trainer.output import check_replaceable
 from trainingrun.protocol.messages import DurableCheckpoint
 
 Spec = dict[str, Any]
+RANK_MODULES = {"DeepSpeed": "trainer.deepspeed_engine.rank"}
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,15 @@ class Parts:
     check_spec: Callable[[Spec], object]  # raises TrainerError
     claim: Callable[[Spec, str, str], object]  # (spec, run uid, run name); raises TrainerError
     look: Callable[[Spec], Found]
+    rank_modules: Mapping[str, str] = field(default_factory=dict)  # of other engines than Native, by engine
+
+    def rank_module_for(self, spec: Spec) -> str:
+        """What the fork server imports: only a run of that engine pays for its libraries."""
+        return self.rank_modules.get((spec.get("parallelism") or {}).get("engine", ""), self.rank_module)
 
 
 def real_parts() -> Parts:
-    return Parts("trainer.rank", "trainer.preparing", _check, _claim, _look)
+    return Parts("trainer.rank", "trainer.preparing", _check, _claim, _look, RANK_MODULES)
 
 
 def _check(spec: Spec) -> None:

@@ -8,10 +8,12 @@ by their content, once, before the first manifest that names it. Called by the s
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint.flat import FlatPlace, to_json
 from trainer.checkpoint.store import Place, as_store
 
 
@@ -22,6 +24,7 @@ class AboutModel:
     end_token: int
     tokenizer_dir: Path
     data_fingerprint: str
+    flat: Mapping[str, FlatPlace] = field(default_factory=dict)  # of parameters that are kept in flat tensors
 
     def put(self, location: Place) -> dict[str, Any]:
         """Put the tokenizer at `location`; what the manifest says."""
@@ -40,6 +43,7 @@ class AboutModel:
             "endToken": self.end_token,
             "tokenizer": folder,
             "dataFingerprint": self.data_fingerprint,
+            "flat": to_json(self.flat),
         }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from trainer.checkpoint.location import path_of
 from trainer.config.checkpoint import CheckpointConfig, read_checkpoint
 from trainer.config.data import DataConfig, read_data
+from trainer.config.engine import EngineConfig, read_engine
 from trainer.config.fields import cores
 from trainer.config.model import ModelConfig, read_model
 from trainer.config.source import WeightsSource, read_source
@@ -26,6 +27,7 @@ class TrainerConfig:
     checkpoint: CheckpointConfig
     threads_per_process: int
     output: Path  # folder of the exported model
+    engine: EngineConfig
 
 
 def read_config(spec: dict[str, Any]) -> TrainerConfig:
@@ -50,6 +52,7 @@ def read_config(spec: dict[str, Any]) -> TrainerConfig:
             1, int(cores(resources["perNode"]["cpu"]) / int(resources["processesPerNode"]))
         ),
         output=path_of(spec["output"]["uri"], "spec.output.uri"),
+        engine=read_engine(spec, training),
     )
 
 

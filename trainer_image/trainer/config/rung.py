@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.config.engine import DEEPSPEED, STAGES
 from trainer.config.run import TrainerConfig
 from trainer.errors import ConfigError
 from trainingrun.protocol import eight_bits
@@ -11,6 +12,7 @@ from trainingrun.protocol.records import STAGES_PER_RANK, Rung
 
 def check_rung(config: TrainerConfig, rung: Rung) -> None:
     """Whether `rung` can train `config`: the model divides, and the batch arithmetic closes."""
+    _check_engine(config, rung)
     model = config.model
     for field, size in (
         ("num_attention_heads", model.attention_heads),
@@ -45,6 +47,22 @@ def check_rung(config: TrainerConfig, rung: Rung) -> None:
             f" - padding {rung.padding_sequences} = {sequences} sequences",
             "plan again: the rung does not belong to this batch",
         )
+
+
+def _check_engine(config: TrainerConfig, rung: Rung) -> None:
+    engine = config.engine
+    if rung.engine != engine.name:
+        raise ConfigError(
+            "spec.parallelism.engine", engine.name, f"the plan is one for {rung.engine}", "plan again"
+        )
+    if engine.name != DEEPSPEED:
+        return
+    if rung.zero_stage not in (STAGES if engine.zero_stage is None else (engine.zero_stage,)):
+        problem = f"the plan has stage {rung.zero_stage}"
+        raise ConfigError("spec.parallelism.deepspeed.zeroStage", engine.zero_stage, problem, "plan again")
+    if rung.shard != rung.world:
+        problem = f"the plan has {rung.world} ranks, of which {rung.shard} share the state: ZeRO cuts it by all of them"
+        raise ConfigError("spec.parallelism.engine", engine.name, problem, "plan again")
 
 
 def _check_numerics(config: TrainerConfig, rung: Rung) -> None:
