@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.scenarios.line import Line
-from tests.scenarios.story import Told, told, undisturbed
+from tests.scenarios.story import FP32_BOUND, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
 
@@ -81,6 +81,31 @@ def test_whoever_came_back_keeps_the_other_half_again(calm: Told, tmp_path: Path
 
     after = told(tmp_path, story, steps=STEPS, **TWO_HALVES)
     restored_from_memory(after, calm, times=2)
+
+
+def test_two_copies_that_lost_a_node_make_one_whose_halves_keep_each_other(
+    calm: Told, tmp_path: Path
+) -> None:
+    """Four nodes hold two copies; of three, two go on, each with the half that it had; then one of them is lost."""
+
+    def story(line: Line) -> None:
+        line.wait_for_step(30)
+        line.kill_node(line.node_of(slot=0))
+        line.wait_for(lambda now: now.members == 2, "one copy")
+        line.wait_for_step(80)
+        first = line.moment().epochs[-1].members[0]
+        line.kill_node(first.node)
+        line.wait_for(lambda now: now.epoch >= 3, "a new epoch")
+
+    after = told(tmp_path, story, steps=STEPS, nodes=4, **TWO_HALVES, scale__maxNodes=4)
+    assert after.sizes == [4, 2, 2]
+    whole, second, third = after.epochs
+    assert [epoch.rung.buddies for epoch in after.epochs] == [False, True, True]
+    place = {member.slot: number % 2 for number, member in enumerate(whole.members)}
+    assert [place[member.slot] for member in second.members] == [0, 1]
+    assert after.sources == [RestoreSource.INITIAL, RestoreSource.MEMORY, RestoreSource.MEMORY]
+    assert 0 <= third.previous.last_step - third.restore.step <= FEW
+    assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
 
 def test_both_nodes_at_once_are_too_many_and_the_durable_checkpoint_is_there(

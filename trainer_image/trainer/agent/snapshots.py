@@ -41,14 +41,16 @@ class Snapshots:
         """Where the pieces of another node are kept."""
         return self.folder / form.BUDDIES
 
-    def prune(self, restore: Restore) -> None:
+    def prune(self, restore: Restore, *, buddies: bool = False) -> None:
         """Drop what the run will not go back to, before ranks start from `restore` and need memory of their
         own.
 
         What stays is the restore point and, in case it turns out to be damaged, the newest snapshot that is
-        here.
+        here. Where `buddies` are to be kept too there is no memory for what is newer than a restore point in memory:
+        it was not whole, or it would be that itself.
         """
-        keep = {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
-        if restore.source is RestoreSource.MEMORY:
-            keep.add(SnapshotId(restore.epoch, restore.step))
+        in_memory = restore.source is RestoreSource.MEMORY
+        keep = {SnapshotId(restore.epoch, restore.step)} if in_memory else set()
+        if not (in_memory and buddies):
+            keep |= {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
         form.prune(self.folder, keep)
