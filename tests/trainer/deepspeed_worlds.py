@@ -18,15 +18,19 @@ from tests.trainer.layouts import a_rung, whole
 from trainer.architecture import model_config
 from trainer.checkpoint.flat import take
 from trainer.config import TrainerConfig, read_config
+from trainer.deepspeed_engine.settings import BUCKET_ELEMENTS
 from trainer.engine import Engine
 from trainer.mesh import build_axes
 from trainer.step import Votes
 from trainingrun.protocol.records import Rung
 
-# Collected before any world is started: their server then loads DeepSpeed once for all of them.
-worlds.PRELOAD = ("trainer.rank", "trainer.deepspeed_engine.engine")
-
+_BUCKET = BUCKET_ELEMENTS
 GOLDEN = Path(__file__).parent.parent / "golden" / "resolved-spec.json"
+
+
+def preload() -> None:
+    """Called while tests are collected, before a world is started: their server then loads DeepSpeed once for all."""
+    worlds.PRELOAD = ("trainer.rank", "trainer.deepspeed_engine.engine")
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,11 @@ class Kind:
     world: int = 2
     micro_batch: int = 2
     activations: str = "None"
+    bucket: int = 0  # elements; 0: as in a run, which is more than these models have
 
     def __str__(self) -> str:
-        return f"ZeRO {self.stage}, offload {self.offload}, {self.precision}, recomputed {self.activations}"
+        extra = f"recomputed {self.activations}, bucket {self.bucket}"
+        return f"ZeRO {self.stage}, offload {self.offload}, {self.precision}, {extra}"
 
     def rung(self, global_batch: int = 8) -> Rung:
         plain = a_rung(
@@ -108,8 +114,10 @@ def train_all(rank: int, kinds: list[Kind], recipe: parity.Recipe) -> list[Seen]
 
 def train(rank: int, kind: Kind, recipe: parity.Recipe) -> parity.Outcome:
     """What a rank saw; its weights are those of all ranks."""
+    from trainer.deepspeed_engine import settings
     from trainer.deepspeed_engine.engine import build
 
+    settings.BUCKET_ELEMENTS = kind.bucket or _BUCKET
     rung = kind.rung(recipe.global_batch)
     axes = build_axes(rung, rank)
     config = a_config(kind, recipe.model, maxGradNorm=recipe.max_grad_norm)

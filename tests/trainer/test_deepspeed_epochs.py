@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.trainer import test_weights
+from tests.trainer.deepspeed_worlds import preload
 from tests.trainer.epochs import Ended, Folder, a_spec
 from transformers import AutoModelForCausalLM
 
@@ -20,6 +22,7 @@ from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import Progress
 from trainingrun.protocol.records import Restore, RestoreSource
 
+preload()
 STEPS = 6
 
 
@@ -117,6 +120,21 @@ def test_the_export_is_a_transformers_model_that_was_trained_as_the_engine_nativ
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) <= 5e-5
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "zero" / "model", local_files_only=True)
     assert torch.equal(model.model.norm.weight, ours["model.norm.weight"])
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_is_imported_is_what_is_exported(tmp_path: Path, stage: int) -> None:
+    """GPT-2 has matrices that the state keeps in another shape, and a tied head."""
+    config = test_weights.config_of("gpt2")
+    model = test_weights.a_model(config)
+    test_weights.put(model, tmp_path / "source")
+    run = test_weights.a_run(tmp_path, config, tmp_path / "source", **test_weights.STILL)
+    run.spec["parallelism"] |= {"engine": "DeepSpeed", "deepspeed": {"zeroStage": stage, "offload": "None"}}
+    ended = run.run(1, **Way(stage).axes)
+    assert not ended.errors, ended.errors
+    ours, theirs = exported(tmp_path), dict(model.named_parameters())
+    assert ours.keys() == theirs.keys()
+    assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
 
 
 def test_another_size_stage_or_engine_is_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from transformers import PretrainedConfig
 
+from trainer.allocator import keep_memory
 from trainer.architecture import model_config
 from trainer.checkpoint.about import AboutModel
 from trainer.checkpoint.cut import check_cut
@@ -71,6 +72,7 @@ def _run(job: RankJob, local_rank: int) -> None:
     config = read_config(job.spec)
     check_rung(config, job.record.rung)
     check_cut(job.record, config.checkpoint.location)
+    keep_memory()
     torch.set_num_threads(config.threads_per_process)
     store = join_world(job, local_rank)
     data = prepared(job.spec, job.cache_dir)
