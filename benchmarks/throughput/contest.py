@@ -25,7 +25,7 @@ from benchmarks.throughput.recipe import threads
 from benchmarks.throughput.timing import Step, Turn, whole_steps
 from trainer.agent import tether
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 TURN_SECONDS = 240.0
 WARM_STEPS = 3
 POLL_SECONDS = 0.05

@@ -24,16 +24,28 @@ END_TOKEN = "<|endoftext|>"
 
 
 def write_corpus(case: Case, folder: Path) -> None:
+    write_made(
+        folder,
+        case.vocabulary,
+        tokens=TOKENS,
+        median=case.median_document,
+        spread=case.document_spread,
+        longest=case.sequence_length if case.padded else 20 * case.sequence_length,
+    )
+
+
+def write_made(
+    folder: Path, vocabulary: int, *, tokens: int, median: float, spread: float, longest: int
+) -> None:
+    """At least `tokens` in documents of log-normal length, with a tokenizer of as many words beside them."""
     numbers, lengths = np.random.default_rng(1), random.Random(2)
-    middle = np.log(case.median_document)
-    longest = case.sequence_length if case.padded else 20 * case.sequence_length
-    with StoreWriter(folder, case.vocabulary, 0) as writer:
+    with StoreWriter(folder, vocabulary, 0) as writer:
         written = 0
-        while written < TOKENS:
-            length = min(longest, max(8, round(lengths.lognormvariate(middle, case.document_spread))))
-            writer.add(numbers.integers(1, case.vocabulary, length - 1).tolist())
+        while written < tokens:
+            length = min(longest, max(8, round(lengths.lognormvariate(np.log(median), spread))))
+            writer.add(numbers.integers(1, vocabulary, length - 1).tolist())
             written += length
-    words = {END_TOKEN: 0} | {f"word{number}": number for number in range(1, case.vocabulary)}
+    words = {END_TOKEN: 0} | {f"word{number}": number for number in range(1, vocabulary)}
     (folder / TOKENIZER).mkdir()
     Tokenizer(models.WordLevel(words, unk_token=END_TOKEN)).save(str(folder / TOKENIZER / "tokenizer.json"))
 

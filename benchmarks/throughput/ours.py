@@ -10,10 +10,10 @@ minutes, data read ahead, every read and every step logged. There is no agent be
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import lone_node
 from benchmarks.throughput.cases import Case, named
 from benchmarks.throughput.corpus import TOKENIZER
 from benchmarks.throughput.recipe import (
@@ -26,23 +26,10 @@ from benchmarks.throughput.recipe import (
     WARMUP_STEPS,
     WEIGHT_DECAY,
 )
-from trainer.agent.ranks import Ranks
-from trainer.agent.warm import WarmServer
-from trainer.data.prepare import prepare
-from trainer.job import RankJob
 from trainingrun.api.load import parse, resolve
 from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.search import plan
-from trainingrun.protocol.records import (
-    Epoch,
-    EpochSummary,
-    Member,
-    Restore,
-    RestoreSource,
-    Rung,
-    Store,
-    Trigger,
-)
+from trainingrun.protocol.records import Rung
 
 
 def manifest(case: Case, corpus: Path, folder: Path, processes: int) -> dict[str, Any]:
@@ -96,59 +83,14 @@ def planned(case: Case, corpus: Path, folder: Path, processes: int) -> tuple[dic
     return spec, rung.rung
 
 
-def a_job(spec: dict[str, Any], rung: Rung, folder: Path, store: Store) -> RankJob:
-    record = Epoch(
-        name="bench-e1",
-        run="bench",
-        run_uid="bench",
-        epoch=1,
-        revision="bench-r1",
-        nonce="n",
-        created_at=time.time(),
-        members=(Member(0, 1, "s0", "node-0", "127.0.0.1", 0),),
-        rung=rung,
-        store=store,
-        restore=Restore(RestoreSource.INITIAL),
-        trigger=Trigger.STARTED,
-        detected_at=time.time(),
-        previous=EpochSummary(),
-        shares_member=True,
-    )
-    return RankJob(
-        spec=spec,
-        record=record,
-        member=0,
-        slot=0,
-        run_uid="bench",
-        mailbox=folder / "mailbox",
-        snapshot_dir=folder / "snapshots",
-        restore_files=(),
-        cache_dir=folder / "cache",
-        log_dir=folder,
-    )
-
-
 def main(case: Case, corpus: Path, folder: Path, processes: int, rank_module: str) -> int:
-    warm = WarmServer(rank_module)
-    warm.start()  # before torch.distributed makes a thread here
-    import torch.distributed as dist
-
     spec, rung = planned(case, corpus, folder, processes)
     print(
         f"layout: replicate {rung.replicate} shard {rung.shard} tensor {rung.tensor} pipeline {rung.pipeline},"
         f" {rung.micro_batch} sequences x {rung.accumulation}",
         flush=True,
     )
-    prepare(spec, folder / "cache", lambda text: None)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    while not warm.check():
-        time.sleep(0.05)
-    ranks = Ranks(rank_module, a_job(spec, rung, folder, Store("127.0.0.1", store.port, "bench")))
-    ranks.start()
-    while not ranks.all_ended and not ranks.any_failed:
-        ranks.wait([], 1.0)
-    ranks.close(5.0)
-    return 1 if ranks.any_failed else 0
+    return lone_node.run(spec, rung, folder, rank_module)
 
 
 if __name__ == "__main__":

@@ -105,11 +105,12 @@ def told_share(share: Share) -> str:
 
 
 HEAD = """`make bench-throughput`. Each contestant is started once and then stopped (SIGSTOP) but for its turns, which
-alternate; a turn's rate is that of the whole steps in it. FP32, AdamW (fused everywhere), clipping to 1, cosine, the
-same global batch, {cores} cores for all processes of a contestant together. Ours is the ranks' own program on the
-layout that the planner gives it, with memory snapshots (their share of a step is added to each step), durable checkpoints
-every ten minutes (none fell into a turn), the log of reads and the log of steps; the others save and log nothing. Ours
-keeps documents apart; the others' blocks do not, which spares them the mask.
+alternate; a turn's rate is that of the whole steps in it. FP32, AdamW (fused everywhere), clipping to 1,
+cosine, the same global batch, {cores} cores for all processes of a contestant together. Ours is the ranks'
+own program on the layout that the planner gives it, with memory snapshots (their share of a step is added
+to each step), durable checkpoints every ten minutes (none fell into a turn), the log of reads and the log
+of steps; the others save and log nothing. Ours keeps documents apart; the others' blocks do not, which
+spares them the mask.
 
 | case | processes | our layout | beside | ours, tokens/s | its, tokens/s | ratio of medians | by turn | bar | |
 |---|---|---|---|---|---|---|---|---|---|

@@ -203,6 +203,32 @@ def test_the_trainer_is_asked_to_export_and_its_refusal_is_told(location: Path, 
     assert "the export failed: no model" in refused.stderr
 
 
+def test_the_model_of_another_run_is_replaced_only_by_force(location: Path, tmp_path: Path) -> None:
+    trainer = tmp_path / "python"
+    trainer.write_text("#!/bin/sh\n")
+    trainer.chmod(0o755)
+    target = tmp_path / "m"
+    target.mkdir()
+    arguments = ("export", location, "--to", target, "--trainer-python", trainer)
+    (target / "source.json").write_text(json.dumps({"runUid": "somebody-else"}))
+    refused = call(*arguments)
+    assert refused.exit_code == CliExit.BAD_INPUT
+    assert f"--to {target}: the model of another run is there" in refused.stderr
+    assert call(*arguments, "--force").exit_code == CliExit.OK
+    manifest = json.loads((location / "step-00000030.e0002" / "manifest.json").read_text())
+    (target / "source.json").write_text(json.dumps({"runUid": manifest["runUid"]}))
+    assert call(*arguments).exit_code == CliExit.OK
+
+
+def test_a_relative_location_is_exported_from_where_it_is(
+    location: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(location.parent)
+    for place in (location.name, f"file://{location.name}"):
+        told = call("export", place, "--to", tmp_path / "m", "--trainer-python", "")
+        assert f"--location file://{location} " in told.stderr
+
+
 def test_the_commands_need_no_torch(location: Path) -> None:
     code = (
         "import sys\nfrom trainingrun.cli.main import app\n"

@@ -76,6 +76,12 @@ def test_each_stage_needs_less_than_the_one_before() -> None:
         assert first.weights == second.weights > third.weights
 
 
+def test_a_process_can_hold_the_whole_weights_that_it_starts_with_however_many_ranks_there_are() -> None:
+    whole = 4 * stage_parameters(a_large_model(), 1, 0, 1).total
+    for shard in (1, 4, 64, 1024):
+        assert bill(3, shard=shard).total >= whole + bill(3, shard=shard).weights
+
+
 def test_the_lowest_stage_that_fits_is_taken_and_a_pinned_one_is_kept() -> None:
     needs = [bill(stage).total for stage in (1, 2, 3)]
     model = a_large_model()
@@ -90,11 +96,11 @@ def test_the_lowest_stage_that_fits_is_taken_and_a_pinned_one_is_kept() -> None:
 
 def test_when_nothing_fits_the_advice_does() -> None:
     with pytest.raises(NothingFits) as refused:
-        planned(zero(global_batch_sequences=64), memory=GIB // 2, model=a_large_model())
+        planned(zero(global_batch_sequences=64), memory=GIB, model=a_large_model())
     words = refused.value.message
     nodes = int(words.split("minNodes and maxNodes ")[1].split(",")[0].split()[0])
     assert nodes > 2
-    path = planned(zero(global_batch_sequences=64), memory=GIB // 2, nodes=nodes, model=a_large_model())
+    path = planned(zero(global_batch_sequences=64), memory=GIB, nodes=nodes, model=a_large_model())
     assert path.rungs[0].rung.nodes == nodes
 
 

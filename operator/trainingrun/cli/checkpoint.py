@@ -17,7 +17,16 @@ import typer
 
 from trainingrun.api.errors import CliExit, Missing, UserError
 from trainingrun.api.uris import FILE, PVC, S3, file_path
-from trainingrun.cli.checkpoint_files import Contents, Found, State, Unreadable, look, problems, remove
+from trainingrun.cli.checkpoint_files import (
+    Contents,
+    Found,
+    State,
+    Unreadable,
+    exported_by,
+    look,
+    problems,
+    remove,
+)
 from trainingrun.cli.cluster_times import age
 from trainingrun.cli.output import Format, document, emit, say, table
 from trainingrun.cli.plan import load_spec
@@ -100,7 +109,7 @@ def verify_command(
 def export_command(
     place: Place,
     to: Annotated[
-        Path, typer.Option("--to", help="The folder to make; an earlier export there is replaced.")
+        Path, typer.Option("--to", help="The folder to make. An earlier export of the same run is replaced.")
     ],
     name: Annotated[
         str | None, typer.Argument(help="Name or step. Omit = the newest.", show_default=False)
@@ -108,12 +117,15 @@ def export_command(
     trainer_python: Annotated[
         str, typer.Option("--trainer-python", envvar=ENV_TRAINER_PYTHON, help="Python that has the trainer.")
     ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the exported model of another run.")
+    ] = False,
 ) -> None:
     """Make a folder that transformers loads, with weights as safetensors and the tokenizer."""
     if place.startswith(S3):
         if not name:
             raise Unreadable(f"{place}: which checkpoint?\n  hint: name it, as the run's status does")
-        location, chosen = place, name
+        location, chosen, run_uid = place, name, ""
     else:
         contents = look(_folder(place))
         one = _named(contents, name) if name else contents.newest
@@ -124,6 +136,11 @@ def export_command(
         if one.manifest is None:
             raise Damaged(f"{one.name}: {one.problem}\n  hint: `checkpoint ls` shows which ones are whole")
         location, chosen = FILE + str(contents.location), one.name
+        run_uid = one.manifest.run_uid
+    if not force and exported_by(to) not in (None, run_uid):
+        raise Unreadable(
+            f"--to {to}: the model of another run is there\n  hint: name a new folder, or add --force to replace it"
+        )
     command = [
         "-m",
         "trainer.export",
@@ -181,7 +198,7 @@ def _folder(place: str) -> Path:
             f"{place}: is in {kind}, and this command reads folders of this machine\n"
             "  hint: name the folder where it is mounted or copied to"
         )
-    return Path(file_path(place) or place)
+    return Path(file_path(place) or place).absolute()
 
 
 def _named(contents: Contents, name: str) -> Found:

@@ -30,6 +30,7 @@ from trainingrun.protocol.checkpoints import (
 )
 
 _BLOCK = 8 << 20
+EXPORT_SOURCE_FILE = "source.json"  # the exporter's mark: which run the model is of
 
 
 class Unreadable(UserError):
@@ -82,7 +83,7 @@ def look(location: Path) -> Contents:
     except OSError as error:
         raise Unreadable(
             f"{error.filename or location}: {error.strerror}\n  hint: name the folder that spec.checkpoint.location "
-            "names, or the run's manifest with -f"
+            "names, or the run's manifest"
         ) from None
     whole = {one.manifest.name: one for one in found if one.manifest is not None}
     ordered = in_order(
@@ -101,6 +102,15 @@ def _owner(file: Path) -> tuple[str, str]:
         return str(content["runUid"]), str(content["runName"])
     except (ValueError, KeyError, TypeError):
         raise Unreadable(f"{file}: does not say whose the checkpoints are\n  hint: put it back") from None
+
+
+def exported_by(folder: Path) -> str | None:
+    """The uid of the run whose exported model `folder` is; None when it is no exported model."""
+    try:
+        content = json.loads((folder / EXPORT_SOURCE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return str(content.get("runUid", "")) if isinstance(content, dict) else None
 
 
 def _pins(location: Path) -> set[str]:

@@ -17,7 +17,7 @@ from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPa
 PARTS = (
     ("weights", "this rank's shard"),
     ("gradients", "of its shard"),
-    ("optimizer", "two moments"),
+    ("optimizer", "what the update keeps"),
     ("activations", "kept for the backward pass"),
     ("logits", "up to four copies in the loss"),
     ("buffers", "gathered blocks and messages"),

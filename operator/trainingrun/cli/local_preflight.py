@@ -21,6 +21,7 @@ from trainingrun.api.constants import ConditionType
 from trainingrun.api.errors import CliExit, FieldError, InvalidManifest, UserError
 from trainingrun.api.load import parse, read_manifest, require_files, resolve
 from trainingrun.api.quantity import accelerator, parse_bytes
+from trainingrun.cli.checkpoint_files import EXPORT_SOURCE_FILE, exported_by
 from trainingrun.cli.report import condition
 from trainingrun.cluster.local.store import Store
 from trainingrun.planner.inputs import planner_inputs
@@ -31,7 +32,6 @@ from trainingrun.protocol.names import OWNER_FILE
 FROZEN = ("task", "model", "data", "training", "resources", "parallelism", "output")
 """Blocks that cannot change once a run exists (the API server enforces the same by CEL)."""
 WRITABLE = "choose a folder that can be made and written to"
-EXPORT_SOURCE_FILE = "source.json"  # the exporter's mark: which run the model is of
 
 
 class Refused(UserError):
@@ -264,12 +264,5 @@ def _written_by(run: RunObject) -> Iterator[Path]:
     if location and owner is not None and owner["runUid"] == run.uid:
         yield Path(location)
     output = uris.file_path(spec["output"]["uri"] or "") if spec["output"] else None
-    if output and _exported_by(Path(output)) == run.uid:
+    if output and exported_by(Path(output)) == run.uid:
         yield Path(output)
-
-
-def _exported_by(output: Path) -> str:
-    try:
-        return str(json.loads((output / EXPORT_SOURCE_FILE).read_text()).get("runUid", ""))
-    except (OSError, ValueError):
-        return ""

@@ -70,6 +70,8 @@ def bytes_of(training: TrainingShape, parameters: StageParameters, cut: Cut, *, 
         computed = small * own if training.mixed or offload != "None" else 0
         gathered = max(parameters.layer, parameters.root) + BUCKET_ELEMENTS
         held = buckets + small * min(whole, gathered)
+        # Before the first step each rank has the whole weights, until they are cut; then the rest comes.
+        held = max(held, small * whole - parts - (moments if offload == "None" else 0))
     else:
         computed, held = small * whole, buckets
     piled = (size + (small if training.mixed else 0)) * whole if cut.zero == 1 else 0

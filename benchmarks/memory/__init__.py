@@ -1,0 +1,1 @@
+"""Peak memory of real ranks beside what the planner predicts for them."""
