@@ -79,11 +79,11 @@ def measure_share(case: Case, processes: int, folder: Path) -> Share:
         (turn,) = ours.turns
         lines = [json.loads(text) for text in (ours.folder / LOG).read_text().splitlines()]
         inside = [line for line in lines if turn.start <= line["at"] <= turn.end]
-        stall, steps = snapshot_stall(ours), ours.steps()
+        stall = snapshot_stall(ours)
+        taken = {line["step"]: line["snapshotSeconds"] for line in ours.lines() if "snapshotSeconds" in line}
     pairs = [
-        (later["at"] - earlier["at"], later)
+        (later["at"] - earlier["at"] - taken.get(earlier["step"], 0.0), later)
         for earlier, later in pairwise(inside)
-        if not any(step.saved and step.at <= earlier["at"] + 0.01 <= step.at + 0.02 for step in steps)
     ]
     return Share(
         case=case.name,

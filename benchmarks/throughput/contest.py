@@ -83,11 +83,15 @@ class Contestant:
 
     def steps(self) -> list[Step]:
         lines = self.lines()
-        saved = {line["step"] for line in lines if "snapshotSeconds" in line}
+        snapshots = {line["step"]: line["snapshotSeconds"] for line in lines if "snapshotSeconds" in line}
         rows = [line for line in lines if "at" in line]
         whole = self.case.global_batch * self.case.sequence_length
         return [
-            Step(line["at"], line["tokens"] if self.case.padded else whole, line["step"] in saved)
+            Step(
+                line["at"],
+                line["tokens"] if self.case.padded else whole,
+                snapshots.get(line["step"], 0.0),
+            )
             for line in rows
         ]
 
@@ -174,6 +178,12 @@ def run(case: Case, processes: int, corpus: Path, folder: Path) -> list[Contesta
         for _ in range(case.turns):
             for one in contestants:
                 one.take_turn(case.steps_a_turn)
+                shown = one.turns[-1].end - one.turns[-1].start
+                print(
+                    f"{case.name}, {processes}: turn of {one.name}: {shown:.1f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     finally:
         for one in contestants:
             one.__exit__(None, None, None)

@@ -24,7 +24,7 @@ class Turn:
 class Step:
     at: float  # when it was over
     tokens: int
-    saved: bool = False  # a memory snapshot was taken after it, which the next step's time has in it
+    snapshot_seconds: float = 0.0  # of a memory snapshot that was taken after it
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Rates:
 
 
 def whole_steps(steps: Sequence[Step], turn: Turn) -> list[tuple[float, int]]:
-    """(seconds, tokens) of the steps that lie within the turn and that no snapshot lengthened."""
+    """(seconds, tokens) of the steps that lie within the turn, without the snapshot that stands before a step."""
     return [
-        (later.at - earlier.at, later.tokens)
+        (later.at - earlier.at - earlier.snapshot_seconds, later.tokens)
         for earlier, later in pairwise(steps)
-        if turn.start <= earlier.at and later.at <= turn.end and not earlier.saved
+        if turn.start <= earlier.at and later.at <= turn.end
     ]
 
 

@@ -208,6 +208,19 @@ REFUSALS: list[tuple[str, Any, str, str]] = [
         "another folder",
     ),
     (
+        "spec/output/uri",
+        "file:///data/checkpoints/../checkpoints/model",
+        "lies within spec.checkpoint.location.uri (file:///data/checkpoints)",
+        "another folder",
+    ),
+    ("spec/output/uri", "file:///data", "is around spec.checkpoint.location.uri", "another folder"),
+    (
+        "spec/data/sources/0/uri",
+        "file:///data/checkpoints/",
+        "spec.checkpoint.location.uri: file:///data/checkpoints is the same as spec.data.sources[0].uri",
+        "give the checkpoints another folder",
+    ),
+    (
         "spec/recovery/limits",
         [{"cause": "Application", "max": 1}, {"cause": "Application", "max": 2}],
         "spec.recovery.limits[1].cause: Application has a limit already, at limits[0]",

@@ -136,7 +136,7 @@ def test_a_manifest_that_is_not_whole_is_reported_as_damaged(tmp_path: Path) -> 
     spec = {"checkpoint": {"location": {"uri": f"file://{tmp_path}"}}}
     news = News("session", 0, tuple)
     survey = Survey(lambda: real_parts().look(spec), news)
-    survey.look()
+    assert survey.look() == ""
     assert (news.compose()[1].damaged, news.compose()[1].location_fresh) == ((), True)
     (tmp_path / "step-00000010.e0001").mkdir()
     (tmp_path / "step-00000010.e0001" / names.MANIFEST_FILE).write_text("{}")
@@ -145,6 +145,11 @@ def test_a_manifest_that_is_not_whole_is_reported_as_damaged(tmp_path: Path) -> 
     report = news.compose()[1]
     assert report.damaged == ("step-00000010.e0001", "step-00000020.e0001")
     assert (report.durable, report.location_fresh) == ((), False)
+    (tmp_path / names.OWNER_FILE).write_text("")
+    assert (
+        f"is damaged: put it back as it was, or remove it: '{tmp_path / names.OWNER_FILE}'" in survey.look()
+    )
+    assert news.compose()[1] == report  # the last good answer stands
 
 
 def test_evidence_is_what_ended_by_itself_with_its_own_words_or_its_last_output(tmp_path: Path) -> None:

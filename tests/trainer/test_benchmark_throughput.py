@@ -21,8 +21,8 @@ def test_a_step_that_ended_after_its_turn_does_not_count() -> None:
     assert whole_steps(steps_at(10.0, 11.0, 12.5), Turn(10.0, 12.0)) == [(1.0, 100)]
 
 
-def test_a_step_that_a_snapshot_lengthened_does_not_count() -> None:
-    steps = [Step(10.0, 100), Step(11.0, 100, saved=True), Step(12.5, 100), Step(13.5, 100)]
+def test_a_snapshot_is_not_a_part_of_the_step_after_it() -> None:
+    steps = [Step(10.0, 100), Step(11.0, 100, snapshot_seconds=0.5), Step(12.5, 100)]
     assert whole_steps(steps, Turn(10.0, 14.0)) == [(1.0, 100), (1.0, 100)]
 
 

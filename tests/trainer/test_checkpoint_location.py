@@ -7,14 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.trainer import cuts
 
 from trainer.agent.parts import real_parts
-from trainer.checkpoint.durable import Fenced, save, write_fence
+from trainer.checkpoint.durable import Fenced, SaveFailed, save, write_fence
 from trainer.checkpoint.location import newest_fence, owners
-from trainer.checkpoint.manifest import LocationTaken, claim, list_checkpoints
+from trainer.checkpoint.manifest import (
+    LocationTaken,
+    claim,
+    damaged_manifests,
+    list_checkpoints,
+    location_fresh,
+)
 from trainer.checkpoint.store import PathStore, open_place, store_of
 from trainer.errors import ConfigError
 from trainingrun.api.constants import Reason
+from trainingrun.protocol import names
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -171,3 +179,32 @@ def test_agents_read_manifests_and_snapshots_without_torch() -> None:
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60
     )
+
+
+@pytest.mark.parametrize("make", ["file", "folder"])
+def test_one_stray_entry_hides_no_checkpoint(tmp_path: Path, make: str) -> None:
+    """A file that is named like a checkpoint, or a folder that is named like a manifest."""
+    saved = a_saved_checkpoint(tmp_path)
+    stray = tmp_path / "step-00009999.e0009"
+    if make == "file":
+        stray.write_text("hi")
+    else:
+        (stray / names.MANIFEST_FILE).mkdir(parents=True)
+    assert [one.name for one in list_checkpoints(tmp_path)] == [saved]
+    assert damaged_manifests(tmp_path) == ([] if make == "file" else [stray.name])
+    assert not location_fresh(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", '{"epoch": 1, "run', "[]", "{}"])
+def test_a_damaged_fence_or_owner_is_a_failed_save_that_names_the_file(tmp_path: Path, content: str) -> None:
+    a_saved_checkpoint(tmp_path)
+    for name in (names.fence_name(1), names.OWNER_FILE):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(SaveFailed, match=f"{tmp_path / name}: is damaged: put it back as it was"):
+            cuts.save(tmp_path, cuts.state(0, cuts.Cut()), step=2)
+        (tmp_path / name).unlink()
+    cuts.save(tmp_path, cuts.state(0, cuts.Cut()), step=2)
+
+
+def a_saved_checkpoint(location: Path) -> str:
+    return cuts.save(location, cuts.state(0, cuts.Cut()), step=1)

@@ -247,7 +247,7 @@ def test_a_server_that_is_away_damages_nothing(location: Store, faults: Faults) 
     with pytest.raises(NotRead, match=r"could not be read from s3://runs/.*(SlowDown|503)") as raised:
         from_durable(location, "step-00000001.e0001", cuts.state(0, Cut()))
     assert raised.value.exit_code == ExitCode.NOT_FETCHED
-    with pytest.raises(OSError, match="SlowDown|503"):
+    with pytest.raises(OSError, match=r"SlowDown|503"):
         location_fresh(location)
     faults.clear()
     assert_holds(location, "step-00000001.e0001", 1)

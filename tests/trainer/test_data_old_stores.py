@@ -1,4 +1,4 @@
-"""Stores of format 1 that are in a cache already: used as they are, and as well protected."""
+"""Stores of format 1, as well protected as new ones; and caches of versions before, which are not used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.trainer.texts import END, a_spec, a_store, quiet
 
@@ -63,22 +62,40 @@ def test_an_old_store_that_was_damaged_is_found_too(tmp_path: Path) -> None:
         (tmp_path / "old" / name).write_bytes(data)
 
 
-def test_a_cache_of_the_version_before_is_found_again(tmp_path: Path) -> None:
+def test_a_cache_in_which_special_tokens_were_found_in_texts_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the same words again and again\n" * 20)
     spec = a_spec((tmp_path / "a.txt").as_uri())
-    first = prepare(spec, tmp_path / "cache", quiet)
     digest = hashlib.sha256()
     text = (tmp_path / "a.txt").read_bytes()
     digest.update(len(text).to_bytes(8, "little") + text)
+    # As version 1 named it.
     identity = ["format:1", "byte-level-bpe:300:16000000", f"train:{digest.hexdigest()}"]
-    assert (
-        first.fingerprint == hashlib.sha256("\n".join(identity).encode()).hexdigest()
-    )  # as version 1 named it
-    made = tmp_path / "cache" / "data" / first.fingerprint[:32] / "train"
-    made.rename(tmp_path / "new")
-    write_as_format_1(made, TokenStore.at(tmp_path / "new"))
+    old = hashlib.sha256("\n".join(identity).encode()).hexdigest()
+    write_as_format_1(tmp_path / "cache" / "data" / old[:32] / "train", a_store(tmp_path / "any", [9, 9]))
     said: list[str] = []
-    again = prepare(spec, tmp_path / "cache", said.append)
-    assert not any("tokenising" in text for text in said)
-    assert again.train.index.version == 1
-    assert np.array_equal(again.train.read(0, 99), first.train.read(0, 99))
+    made = prepare(spec, tmp_path / "cache", said.append)
+    assert made.fingerprint != old
+    assert any("tokenising" in text for text in said)
+    assert made.train.documents == 1
+
+
+def test_runs_that_tokenise_nothing_keep_the_fingerprint_of_their_data(tmp_path: Path) -> None:
+    tokenizer = prepare_tokenizer(tmp_path)
+    store = a_store(tmp_path / "s", [9, 4], vocabulary=200)
+    spec = a_spec(store.folder.as_uri(), tokenizer=tokenizer.as_uri())
+    spec["data"]["sources"][0]["format"] = "Tokens"
+    files = ":".join(
+        f"{name}={hashlib.sha256((tokenizer / name).read_bytes()).hexdigest()}"
+        for name in ("tokenizer.json", "tokenizer_config.json")
+    )
+    made = hashlib.sha256(f"format:1\nfiles:{files}".encode()).hexdigest()
+    wanted = hashlib.sha256(f"{made}\nspec.data.sources[0].uri:{store.identity}".encode()).hexdigest()
+    old = tmp_path / "cache" / "data" / made[:32]
+    old.mkdir(parents=True)
+    (old / "prepared.json").write_text('{"vocabularySize": 300}')  # without hashes, so it is made anew
+    assert prepare(spec, tmp_path / "cache", quiet).fingerprint == wanted
+
+
+def prepare_tokenizer(folder: Path) -> Path:
+    (folder / "words.txt").write_text("some words\n" * 9)
+    return prepare(a_spec((folder / "words.txt").as_uri()), folder / "other", quiet).tokenizer_dir

@@ -157,9 +157,9 @@ def test_the_standard_library_is_split_by_name() -> None:
 def _slow_prepare(spec: dict, cache: Path) -> None:
     encode = text_cache.tokenizers.encode
 
-    def slowly(tokenizer, texts):
+    def slowly(tokenizer, texts, end_token):
         time.sleep(0.05)
-        return encode(tokenizer, texts)
+        return encode(tokenizer, texts, end_token)
 
     text_cache.tokenizers.encode = slowly
     text_cache.ENCODE_CHARACTERS = 50

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch.distributed as dist
 from transformers import PretrainedConfig
@@ -22,7 +23,7 @@ from trainer.config import TrainerConfig, numerics
 from trainer.data.prefetch import Prefetch
 from trainer.data.prepare import PreparedData
 from trainer.engine import Runner
-from trainer.errors import CheckpointDamaged
+from trainer.errors import CheckpointDamaged, ConfigError
 from trainer.export import export
 from trainer.job import Mailbox, RankJob, Result
 from trainer.keeping import DurableKeeper, SnapshotKeeper
@@ -111,6 +112,7 @@ def restore(run: Run) -> None:
             scalars = from_snapshots(run.job.restore_files, point.epoch, point.step, run.state.tensors())
         else:
             scalars = from_durable(run.config.checkpoint.location, point.manifest, run.state.tensors())
+        check_data(scalars, run.state.data)
         run.state.load_scalars(scalars)
         run.state.filled(initial=False)
         if run.state.step != point.step:
@@ -119,6 +121,21 @@ def restore(run: Run) -> None:
     run.reporter.restored(time.monotonic() - started)
     run.metrics.write(run.state.step, numerics=numerics(run.config, run.job.record.rung))
     say(run, "")
+
+
+def check_data(scalars: Mapping[str, Any], fingerprint: str) -> None:
+    """Raises ConfigError when a restore point was trained on other data: its position in the order, and the
+    tokens that its embedding knows, mean nothing in this one.
+    """
+    before = scalars.get("data") or fingerprint
+    if before != fingerprint:
+        raise ConfigError(
+            "spec.data.sources",
+            fingerprint,
+            f"not the data that the run was trained on until step {scalars['step']} ({before}); a source or the "
+            "tokenizer has changed",
+            "put it back as it was, or begin a new run at another spec.checkpoint.location.uri",
+        )
 
 
 def votes(run: Run, step: int, now: float) -> Votes:

@@ -112,6 +112,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
     model._attn_implementation = ATTENTIONS[config.training.overrides.attention]
     engine = _build(rung)(config, model, axes, rung)
     state = engine.state
+    state.data = data.fingerprint
     reporter = Reporter(record, config.training.total_steps)
     about = AboutModel(
         config=config.model.transformers_config | {"vocab_size": model.vocab_size},

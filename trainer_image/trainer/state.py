@@ -30,6 +30,7 @@ class TrainingState:
     tokens: int = 0  # that weighed, of the run
     loss: float = 0.0  # of `step`
     learning_rate: float = 0.0  # of `step`
+    data: str = ""  # fingerprint of what the steps were trained on; "" when it was not written down
 
     @property
     def schedule_step(self) -> int:
@@ -74,6 +75,7 @@ class TrainingState:
             "updates": self.optimizer.updates,
             "loss": self.loss,
             "learningRate": self.learning_rate,
+            "data": self.data,
             **self.scale.scalars(),
         }
 

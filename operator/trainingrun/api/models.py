@@ -21,6 +21,7 @@ from trainingrun.api.durability import Checkpoint, Output, Recovery
 from trainingrun.api.errors import FieldError
 from trainingrun.api.language_model import Model
 from trainingrun.api.placement import Parallelism, Resources, Scale
+from trainingrun.api.places import place_problems
 from trainingrun.api.pod_template import PodTemplate
 from trainingrun.api.training import Training
 
@@ -59,10 +60,11 @@ class TrainingRunSpec(Block):
                 "self.model.config.max_position_embeddings",
             ),
             rule(
-                "self.output.uri != self.checkpoint.location.uri",
-                "spec.output.uri: is the same as spec.checkpoint.location.uri; "
+                "!(self.output.uri + '/').startsWith(self.checkpoint.location.uri + '/') && "
+                "!(self.checkpoint.location.uri + '/').startsWith(self.output.uri + '/')",
+                "spec.output.uri: is the same as spec.checkpoint.location.uri, or one lies within the other; "
                 "hint: give the model another folder",
-                "spec.output.uri: %s is the same as spec.checkpoint.location.uri; "
+                "spec.output.uri: %s is the same as spec.checkpoint.location.uri, or one lies within the other; "
                 "hint: give the model another folder",
                 "self.output.uri",
             ),
@@ -124,13 +126,7 @@ class TrainingRunSpec(Block):
             )
         yield from self._late_stages()
         yield from deepspeed.problems(self)
-        if self.output.uri.rstrip("/") == self.checkpoint.location.uri.rstrip("/"):
-            yield FieldError(
-                "output.uri",
-                self.output.uri,
-                f"{self.output.uri} is the same as spec.checkpoint.location.uri",
-                "give the model another folder",
-            )
+        yield from place_problems(self)
 
     def _late_stages(self) -> Iterator[FieldError]:
         """A stage that would never begin is a mistake, and not a wish."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 
 from trainer.agent.elastic import RunAgent
+from trainer.agent.endings import Broken
 from trainer.agent.node import Node
 from trainer.agent.rendezvous import Rendezvous
 from trainingrun.protocol.messages import AgentPhase
@@ -25,7 +26,8 @@ def run_epochs(node: Node, store_socket: socket.socket) -> None:
         timeout=timedelta(seconds=30),
         master_listen_fd=store_socket.detach(),
     )
-    node.survey.look()
+    if problem := node.survey.look():  # unknown is not the same as empty: nobody may begin anew from it
+        raise Broken(f"the checkpoint location cannot be listed: {problem}")
     node.survey.start()
     agent = RunAgent(node, Rendezvous(node, store))
     node.news.change(phase=AgentPhase.IDLE, activity="")

@@ -33,19 +33,21 @@ class Survey:
     def close(self) -> None:
         self._closing.set()
 
-    def look(self) -> None:
+    def look(self) -> str:
+        """Why the location cannot be listed, or an empty string."""
         with self._looking:
             try:
                 found = self._look()
             except (OSError, TrainerError) as error:
                 logger.warning("listing the checkpoint location failed: %s", error)
-                return
+                return str(error)
             self._news.change(
                 quietly=True,
                 durable=found.checkpoints,
                 unreadable=found.damaged,
                 location_fresh=found.fresh,
             )
+            return ""
 
     def _keep_looking(self) -> None:
         while not self._closing.wait(EVERY_SECONDS):

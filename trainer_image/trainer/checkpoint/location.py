@@ -7,12 +7,13 @@ Everything here is created once and never changed, so two writers cannot both su
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.store import Place, as_store
+from trainer.checkpoint.store import Place, Store, as_store
 from trainer.errors import ConfigError
 from trainer.uris import NotAPath, local_path
 from trainingrun.protocol import names
@@ -42,7 +43,7 @@ def owners(location: Place) -> list[Owner]:
     found: dict[int, Owner] = {}
     for name in store.names():
         if number := owner_number(name):
-            data: dict[str, Any] = json.loads(store.read(name))
+            data = _read_mark(store, name, "runUid", "runName")
             found[number] = Owner(data["runUid"], data["runName"])
     return [found[number] for number in sorted(found)]
 
@@ -73,10 +74,20 @@ def newest_fence(location: Place, run_uid: str) -> int:
     epochs = [0]
     for name in store.names():
         if match := FENCE.match(name):
-            written_for = json.loads(store.read(name))["runUid"]
+            written_for = _read_mark(store, name, "runUid")["runUid"]
             if written_for in ("", run_uid):
                 epochs.append(int(match[1]))
     return max(epochs)
+
+
+def _read_mark(store: Store, name: str, *keys: str) -> dict[str, str]:
+    """Raises OSError when it is not what was written: then nobody can tell who may save here."""
+    try:
+        data: Any = json.loads(store.read(name))
+        return {key: str(data[key]) for key in keys}
+    except (ValueError, KeyError, TypeError) as error:
+        problem = "is damaged: put it back as it was, or remove it"
+        raise OSError(errno.EBADMSG, problem, store.where(name)) from error
 
 
 def pinned(location: Place) -> set[str]:

@@ -62,7 +62,7 @@ def exists(location: Place, name: str) -> bool:
     """Whether there is a manifest, whole or not."""
     try:
         as_store(location).stat(manifest_of(name))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
@@ -74,10 +74,9 @@ def _parse_once(store: Store, name: str, _version: str) -> Manifest:
 
 
 def _parse(store: Store, name: str) -> Manifest:
-    text = store.read(manifest_of(name))
     try:
-        return parse(text, name)
-    except ManifestDamaged as error:
+        return parse(store.read(manifest_of(name)), name)
+    except (ManifestDamaged, IsADirectoryError) as error:
         raise CheckpointDamaged(name, store.where(manifest_of(name)), "", str(error)) from error
 
 
@@ -93,7 +92,7 @@ def _scan(location: Place) -> tuple[list[Manifest], list[str]]:
     for name in folders(store):
         try:
             whole.append(_parse_once(store, name, store.stat(manifest_of(name)).version))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a file may be named like a checkpoint
             continue
         except CheckpointDamaged:
             damaged.append(name)

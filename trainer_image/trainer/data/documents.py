@@ -11,6 +11,7 @@ import gzip
 import importlib
 import json
 import tempfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def _json_lines(path: Path, name: str, place: Place) -> Iterator[Document]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield Document(f"{name}:{number}", _line(path, number, line, place))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise place.wrong(
             f"{path}, after line {number}: {error}", "make the file readable and whole"
         ) from error
@@ -82,11 +83,22 @@ def _line(path: Path, number: int, line: bytes, place: Place) -> str:
     fix = f'write one JSON object a line: {{"{place.column}": "…"}}'
     try:
         record: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise place.wrong(f"{path}, line {number}: not JSON: {error}", fix) from error
     text = record.get(place.column) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise place.wrong(f'{path}, line {number}: no string under "{place.column}"', fix)
+    return _whole_characters(text, f"{path}, line {number}", place)
+
+
+def _whole_characters(text: str, where: str, place: Place) -> str:
+    """JSON can write half a character (`\\ud800` without its other half), which no tokenizer and no file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        problem = f"{where}: character {error.start} of the text is {half}, half of a surrogate pair"
+        raise place.wrong(problem, "write the whole character, or leave it out") from error
     return text
 
 
@@ -99,16 +111,20 @@ def _table(path: Path, name: str, kind: str, place: Place) -> Iterator[Document]
             stream = datasets.load_dataset(
                 kind, data_files=glob.escape(str(path)), split="train", streaming=True, cache_dir=cache
             )
-            for batch in stream.iter(batch_size=_BATCH_ROWS):
-                if place.column not in batch:
-                    columns = ", ".join(sorted(batch))
+            for batch in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+                if place.column not in batch.column_names:
+                    columns = ", ".join(sorted(batch.column_names))
                     raise place.wrong(f'{path}: no column "{place.column}"', f"it has: {columns}")
-                for text in batch[place.column]:
+                for value in batch.column(place.column):
+                    text = value.as_py()  # one at a time: text that is not UTF-8 fails in its own row
                     if not isinstance(text, str):
                         problem = f'{path}, row {row}: no string under "{place.column}"'
                         raise place.wrong(problem, "write a text into each row, or leave the row out")
                     yield Document(f"{name}:{row}", text)
                     row += 1
+        except UnicodeDecodeError as error:
+            problem = f"{path}, row {row}: not UTF-8 at byte {error.start} of the text"
+            raise place.wrong(problem, "write whole characters, or leave the row out") from error
         except (arrow.lib.ArrowException, OSError, ValueError) as error:
             problem = f"{path}, after row {row}: not {kind} that can be read: {error}"
             raise place.wrong(problem, "write the file again") from error

@@ -29,6 +29,7 @@ class StoreDamaged(TrainerError):
         )
         self.file = file
         self.offset = offset
+        self.problem = problem
 
 
 class SourceAway(TrainerError):

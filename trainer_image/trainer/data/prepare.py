@@ -17,21 +17,21 @@ from typing import Any
 from trainer.config.data import DataConfig
 from trainer.data import tokenizer as tokenizers
 from trainer.data.errors import DataError, StoreDamaged
-from trainer.data.files import put
 from trainer.data.mixture import Stage
 from trainer.data.packing import CONCATENATE
 from trainer.data.remote import Remote, is_remote
 from trainer.data.remote_store import copy_folder, fetch_skeleton, open_copy
 from trainer.data.row_plan import make_rows, open_rows
 from trainer.data.samples import Samples
+from trainer.data.sealed import read_sealed, write_sealed
 from trainer.data.shards import file_sha256
 from trainer.data.sources import TOKENS, Source, file_path, spec_sources
 from trainer.data.store import TokenStore, read_index
 from trainer.data.store_format import INDEX_FILE
-from trainer.data.text_cache import TextCache
+from trainer.data.text_cache import TextCache, check_folder
 
 Say = Callable[[str], None]
-REQUEST_VERSION = 2  # of what `prepared` looks up
+REQUEST_VERSION = 3  # of what `prepared` looks up
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,13 @@ def prepared(spec: dict[str, Any], cache_dir: Path) -> PreparedData:
     """Open what `prepare` made last for this spec. Raises DataError when it did not, StoreDamaged."""
     file = _request_file(cache_dir, spec)
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
+        found = read_sealed(file)
     except FileNotFoundError:
         problem = f"not prepared in {cache_dir}"
         raise DataError(
             "spec.data", _uris(spec), problem, "call prepare first, with the same cache folder"
         ) from None
+    check_folder((cache_dir / found["tokenizer"]).parent)
     return _open(spec, cache_dir, _Found(**found))
 
 
@@ -211,7 +212,7 @@ def _request_file(cache_dir: Path, spec: dict[str, Any]) -> Path:
 def _remember(cache_dir: Path, spec: dict[str, Any], found: _Found) -> None:
     file = _request_file(cache_dir, spec)
     file.parent.mkdir(parents=True, exist_ok=True)
-    put(file, json.dumps(found.__dict__).encode())
+    write_sealed(file, found.__dict__)
 
 
 def _uris(spec: dict[str, Any]) -> list[str]:

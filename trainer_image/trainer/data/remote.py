@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer.data.errors import DataError, SourceAway
-from trainer.data.files import beside
+from trainer.data.files import beside, put
+from trainer.data.shards import file_sha256
 
 log = logging.getLogger(__name__)
 
@@ -116,14 +117,18 @@ class Remote:
         """The file on this machine, fetched unless it is there. Raises DataError, SourceAway."""
         key = file.key(self.uri)
         place = self._cache / "files" / key[:2] / (key + Path(file.name or file.path).suffix)
-        known = self._fetched.get(key) or (place if file.version else None)
+        sum_file = place.with_name(f"{place.name}.sha256")
+        known = self._fetched.get(key) or (place if file.version and _is_whole(place, sum_file) else None)
         if known is not None and known.exists():
+            self._fetched[key] = known
             return known
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = beside(place)
         try:
             self._ask(lambda: self._download(file, temporary))
+            sha256 = file_sha256(temporary)
             temporary.replace(place)
+            put(sum_file, sha256.encode())
         finally:
             temporary.unlink(missing_ok=True)
         self._fetched[key] = place
@@ -180,6 +185,13 @@ class Remote:
     def _forbidden(self, error: OSError) -> Exception:
         fix = "let the pod's service account read it; secrets are not supported yet"
         return DataError(self.field, self.uri, f"may not be read: {error}", fix)
+
+
+def _is_whole(copy: Path, sum_file: Path) -> bool:
+    """A copy of a process before this one is what was fetched; one without a hash may be anything."""
+    if not copy.exists() or not sum_file.exists():
+        return False
+    return file_sha256(copy).encode() == sum_file.read_bytes()
 
 
 def _trouble() -> tuple[type[Exception], ...]:

@@ -1,15 +1,14 @@
 """The rows of a packed store, planned once and kept in the cache: files that ranks map, whatever the size.
 
 A plan is a folder named by (store, sequence length, packing), with the pieces of all rows one behind the other and
-the number of the first piece of each row. `make_plan` (agents) writes it, `open_plan` (ranks) only opens it.
-No torch.
+the number of the first piece of each row, and their hashes, which are compared whenever it is opened. `make_rows`
+(agents) writes it, and writes one anew that is not whole; `open_rows` (ranks) only opens it. No torch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
+import logging
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,11 +18,15 @@ import numpy as np
 
 from trainer.data import packing as packings
 from trainer.data.errors import DataError, StoreDamaged
-from trainer.data.files import beside
+from trainer.data.files import beside, discard, locked
 from trainer.data.packing import Piece
+from trainer.data.sealed import check_files, described, read_sealed, write_sealed
 from trainer.data.store import Span, TokenStore
 
+log = logging.getLogger(__name__)
+
 _FLUSH_PIECES = 1 << 16
+_PLAN = "plan.json"
 
 
 class RowPlan:
@@ -31,11 +34,11 @@ class RowPlan:
 
     def __init__(self, folder: Path) -> None:
         """Raises StoreDamaged."""
-        sizes = json.loads((folder / "plan.json").read_text())["bytes"]
-        for name, size in sizes.items():
-            there = (folder / name).stat().st_size if (folder / name).exists() else 0
-            if there != size:
-                raise StoreDamaged(folder / name, min(there, size), f"{there} bytes, {size} were written")
+        try:
+            plan = read_sealed(folder / _PLAN)
+        except FileNotFoundError:
+            raise StoreDamaged(folder / _PLAN, 0, "missing") from None
+        check_files(folder, plan["files"])
         self._starts = np.memmap(folder / "starts.bin", dtype="<i8", mode="r")
         self._lengths = np.memmap(folder / "lengths.bin", dtype="<i4", mode="r")
         self._first = np.memmap(folder / "rows.bin", dtype="<i8", mode="r")
@@ -84,12 +87,19 @@ Rows = ConcatenatedRows | PlannedRows
 
 
 def make_rows(store: TokenStore, sequence_length: int, packing: str, cache_dir: Path) -> Rows:
-    """Plan the rows unless they are planned. For agents."""
-    if packing != packings.CONCATENATE:
-        folder = _plan_folder(store, sequence_length, packing, cache_dir)
-        if not folder.exists():
-            _write(store, sequence_length, packing, folder)
-    return open_rows(store, sequence_length, packing, cache_dir)
+    """Plan the rows unless they are planned and the plan is whole. For agents."""
+    if packing == packings.CONCATENATE:
+        return ConcatenatedRows(store, sequence_length)
+    folder = _plan_folder(store, sequence_length, packing, cache_dir)
+    with locked(folder):
+        if folder.exists():
+            try:
+                return PlannedRows(store, RowPlan(folder))
+            except StoreDamaged as error:
+                log.warning("%s: byte %s: %s; planned anew", error.file, error.offset, error.problem)
+                discard(folder)
+        _write(store, sequence_length, packing, folder)
+    return PlannedRows(store, RowPlan(folder))
 
 
 def open_rows(store: TokenStore, sequence_length: int, packing: str, cache_dir: Path) -> Rows:
@@ -137,14 +147,9 @@ def _write(store: TokenStore, sequence_length: int, packing: str, folder: Path) 
             if len(starts) >= _FLUSH_PIECES:
                 flush()
         flush()
-    sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-    (temporary / "plan.json").write_text(json.dumps({"packing": packing, "bytes": sizes}))
-    try:
-        temporary.rename(folder)
-    except OSError:  # another process was first, with the same plan
-        if not folder.exists():
-            raise
-        shutil.rmtree(temporary)
+    files = described(temporary, list(temporary.iterdir()))
+    write_sealed(temporary / _PLAN, {"packing": packing, "files": files})
+    temporary.rename(folder)
 
 
 def _documents(store: TokenStore) -> Iterator[tuple[int, int]]:

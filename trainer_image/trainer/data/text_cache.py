@@ -1,29 +1,31 @@
 """Text made into token stores, once: cached by content, made under a lock, and there only when whole.
 
 The folder's name is a hash of the documents, the tokenizer's definition and the format, so changed input is another
-folder and never a mixture. Stores of an earlier format in it are used as they are: they hold the same tokens. The
-tokenizer of the run lies in the folder too, also when no source is text. Called by `prepare`.
+folder and never a mixture. The tokenizer of the run lies in the folder too, also when no source is text. What has
+changed in the folder since it was made is found when it is opened, and made anew. Called by `prepare`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from trainer.data import tokenizer as tokenizers
-from trainer.data.errors import DataError
+from trainer.data.errors import DataError, StoreDamaged
+from trainer.data.files import beside, discard, locked
+from trainer.data.sealed import check_files, described, read_sealed, write_sealed
 from trainer.data.shards import file_sha256
 from trainer.data.sources import Source
+from trainer.data.store import TokenStore
+from trainer.data.store_format import INDEX_FILE
 from trainer.data.store_writer import StoreWriter
 
-CONTENT_VERSION = 1  # raised when the same documents would become other tokens
+CONTENT_VERSION = (
+    2  # raised when the same documents would become other tokens; 1 found special tokens in texts
+)
+_FACTS = "prepared.json"
 ENCODE_CHARACTERS = 2_000_000  # text that is in memory at once
 
 
@@ -47,7 +49,7 @@ class TextCache:
             )
         self._digests = {name: _digest(source) for name, source in sources.items()}
         identity = [
-            f"format:{CONTENT_VERSION}",
+            f"format:{CONTENT_VERSION if sources else 1}",  # without text nothing is tokenised
             wanted.identity(),
             *(f"{name}:{self._digests[name]}" for name in sorted(self._digests)),
         ]
@@ -60,7 +62,7 @@ class TextCache:
 
     @property
     def vocabulary_size(self) -> int:
-        return int(json.loads((self._folder / "prepared.json").read_text())["vocabularySize"])
+        return int(read_sealed(self._folder / _FACTS)["vocabularySize"])
 
     def folder_of(self, source: Source, *, below: Path) -> str:
         """The store of a text source, as a path below a folder."""
@@ -68,16 +70,21 @@ class TextCache:
         return str((self._folder / name).relative_to(below))
 
     def make(self) -> None:
-        """Raises DataError."""
-        with self._lock():
-            if not self._folder.exists():
-                self._make()
+        """Unless it is there and whole. Raises DataError."""
+        with locked(self._folder):
+            if self._folder.exists():
+                try:
+                    check_folder(self._folder)
+                    for name in self._sources:
+                        TokenStore.at(self._folder / name).verify_structure()
+                    return
+                except StoreDamaged as error:
+                    self._say(f"{error.file}: {error.problem}; made anew")
+                    discard(self._folder)
+            self._make()
 
     def _make(self) -> None:
-        # We hold the lock: a temporary folder is the rest of a process that was killed.
-        for leftover in self._cache.glob(f".{self._folder.name}.*"):
-            shutil.rmtree(leftover)
-        temporary = self._cache / f".{self._folder.name}.{os.getpid()}"
+        temporary = beside(self._folder)
         temporary.mkdir(parents=True)
         if self._wanted.folder is None:
             self._say(f"training a tokenizer of {self._wanted.vocabulary_size:,} tokens")
@@ -92,7 +99,7 @@ class TextCache:
                 for batch in batches(document.text for document in self._sources[name].documents()):
                     for text in batch:
                         _hash_text(hashed, text)
-                    for ids in tokenizers.encode(tokenizer, batch):
+                    for ids in tokenizers.encode(tokenizer, batch, end_token):
                         store.add(ids)
             if hashed.hexdigest() != digest:
                 raise DataError(
@@ -102,8 +109,15 @@ class TextCache:
             "fingerprint": self.fingerprint,
             "vocabularySize": vocabulary_size,
             "heldout": "heldout" in self._digests,
+            "files": described(
+                temporary,
+                [
+                    *(temporary / "tokenizer").iterdir(),
+                    *(temporary / name / INDEX_FILE for name in self._digests),
+                ],
+            ),
         }
-        (temporary / "prepared.json").write_text(json.dumps(facts))
+        write_sealed(temporary / _FACTS, facts)
         temporary.rename(self._folder)
 
     def _texts(self) -> Iterator[str]:
@@ -111,12 +125,16 @@ class TextCache:
             if name.startswith("train"):
                 yield from (document.text for document in source.documents())
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        self._cache.mkdir(parents=True, exist_ok=True)
-        with (self._cache / f"{self._folder.name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+
+def check_folder(folder: Path) -> None:
+    """The tokenizer and the indexes of the stores are as they were written; the indexes tell of the rest. Raises
+    StoreDamaged.
+    """
+    try:
+        facts = read_sealed(folder / _FACTS)
+    except FileNotFoundError:
+        raise StoreDamaged(folder / _FACTS, 0, "missing") from None
+    check_files(folder, facts["files"])
 
 
 def batches(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -146,6 +164,6 @@ def _digest(source: Source) -> str:
 
 
 def _hash_text(hashed: Any, text: str) -> None:
-    data = text.encode("utf-8", "surrogatepass")
+    data = text.encode()
     hashed.update(len(data).to_bytes(8, "little"))
     hashed.update(data)

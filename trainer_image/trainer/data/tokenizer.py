@@ -123,6 +123,8 @@ def make(wanted: TokenizerDefinition, texts: Iterable[str], folder: Path) -> tup
     if not (folder / "tokenizer_config.json").is_file():
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokenizer.id_to_token(end)}
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    # Some files have it as a token like others, which would be found in texts.
+    tokenizer.add_special_tokens([tokenizer.id_to_token(end)])
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     return tokenizer, end, max(vocabulary.values()) + 1
 
@@ -137,6 +139,19 @@ def _end_token(tokenizer: Tokenizer, folder: Path) -> int | None:
     return next((token for token in found if token is not None), None)
 
 
-def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Token ids of each text, without special tokens."""
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+def encode(tokenizer: Tokenizer, texts: list[str], end_token: int) -> list[list[int]]:
+    """Token ids of each text. Text that looks like a special token is text, and becomes its ordinary tokens.
+
+    Raises DataError when the tokenizer makes its end token of a text all the same: the document would end there.
+    """
+    tokenizer.encode_special_tokens = True
+    found = [one.ids for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    for text, ids in zip(texts, found, strict=True):
+        if end_token in ids:
+            token = tokenizer.id_to_token(end_token)
+            problem = f"it makes its end token of the text of a document, which begins {text[:60]!r}"
+            fix = (
+                "take that out of the text, or use a tokenizer that has its end token as an added token only"
+            )
+            raise DataError(FIELD, token, problem, fix)
+    return found

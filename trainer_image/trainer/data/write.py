@@ -56,7 +56,7 @@ def write(
                 temporary, vocabulary, end_token, shard_tokens=shard_tokens, tokenizer=sha256
             )
             for batch in batches(_kept(sources, writer)):
-                for ids in tokenizers.encode(tokenizer, batch):
+                for ids in tokenizers.encode(tokenizer, batch, end_token):
                     writer.add(ids)
             shutil.copytree(made, temporary / "tokenizer")
         if not writer.documents:
