@@ -33,7 +33,7 @@ check-images:  ## build both images and run them, unless this content passed bef
 test: lint check-generated test-fast test-scenarios test-cluster  ## everything that CI runs
 
 test-fast:  ## unit, property and parity tests
-	@$(RUN) $$op -m pytest tests/operator && $$trainer -m pytest tests/trainer
+	@$(RUN) $$op -m pytest tests/operator && $$trainer -m tests.second_try tests/trainer
 
 test-scenarios:  ## whole local lines of processes, with faults
 	@$(RUN) $$op -m tests.second_try tests/scenarios

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -13,10 +14,16 @@ _COUNT = "len(list(__import__('pathlib').Path('/proc/self/task').iterdir()))"
 
 
 def after_importing(module: str, expression: str) -> str:
-    """What the expression says in a new process."""
+    """What the expression says in a new process that begins as the fork server does."""
     code = f"import {module}, sys; print({expression})"
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return done.stdout.splitlines()[-1]
 
