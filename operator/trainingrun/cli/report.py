@@ -25,7 +25,7 @@ PARTS = {
     "Resize": "changes of size",
     "Control": "waiting for control plane",
 }
-SOURCES = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "fresh weights"}
+SOURCES = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "the initial weights"}
 
 
 @dataclass(frozen=True)
