@@ -127,6 +127,8 @@ is none of the three, the norm for clipping and the share of snapshots included:
 
 def page(rows: Sequence[Row], shares: Sequence[Share], cores: int) -> str:
     text = HEAD.format(cores=cores) + "\n".join(_line(row) for row in rows) + "\n"
+    if not shares:
+        return text + "\nWhere a step of ours goes was not measured in this run (`--share`).\n"
     return text + SHARE_HEAD + "\n".join(_share_line(share) for share in shares) + "\n"
 
 

@@ -262,7 +262,7 @@ CREATES = (
     _case(
         "spec.checkpoint.location.uri",
         0,
-        f"hf://a/b {_PLACE} or pvc://claim/path",
+        f"hf://a/b {_PLACE}, pvc://claim/path or s3://bucket/prefix",
         ("spec/checkpoint/location/uri", "hf://a/b"),
     ),
     _case(

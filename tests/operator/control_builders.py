@@ -25,7 +25,7 @@ from trainingrun.control.policy import Policy
 from trainingrun.control.reconcile import Outcome, reconcile
 from trainingrun.control.refusal_book import RefusalBook
 from trainingrun.ports import Claim, Node, Pod, PodPhase, RunObject
-from trainingrun.protocol.messages import RunView, Termination
+from trainingrun.protocol.messages import AgentPhase, MemberView, Progress, RunView, Termination
 from trainingrun.protocol.names import epoch_name, pod_name
 from trainingrun.protocol.records import (
     Epoch,
@@ -41,6 +41,7 @@ from trainingrun.protocol.records import (
 )
 
 START = 1_000_000.0
+NOW = START + 5.0
 POLICY = Policy()
 SPEC: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "resolved-spec.json").read_text())
 
@@ -306,3 +307,28 @@ def created(decision: Decision) -> list[tuple[int, int]]:
 
 def deleted(decision: Decision) -> list[str]:
     return [effect.name for effect in decision.effects if isinstance(effect, DeletePod)]
+
+
+def training_view(
+    epoch: int = 1,
+    *,
+    slots: tuple[int, ...] = (0, 1),
+    step: int = 120,
+    first_step_at: float = START + 3.0,
+    blocked: str = "",
+    **fields: Any,
+) -> RunView:
+    """What membership says of a run that trains; `fields` replace those of the view."""
+    members = tuple(
+        MemberView(slot, 0, f"node-{slot}", AgentPhase.RUNNING, epoch, "", 0.1, True) for slot in slots
+    )
+    summary = EpochSummary(epoch, first_step_at, 1, step, NOW - 0.1, step * 4096, 0.1)
+    progress = Progress(step, 3.25, step * 4096, 40960.0, 1e-3, 300, summary)
+    defaults: dict[str, Any] = {
+        "proposing": False,
+        "waiting_for": "",
+        "restore": None,
+        "memory_step": step - 1,
+    }
+    values = {**defaults, **fields}
+    return RunView("uid-demo", epoch, members, progress, blocked=blocked, suspicious_of_self=False, **values)

@@ -148,6 +148,14 @@ def test_each_rule_reads_fields_that_exist_and_says_what_to_do(
         assert "string(" not in template  # its cost cannot be bounded: the API server refuses it
 
 
+def test_a_default_is_checked_by_the_rules_of_its_block_before_its_fields_have_theirs() -> None:
+    """So the API server refuses the definition when a rule reads a field of `default: {}` that it has not asked for."""
+    for path, node, rule in _rules():
+        read = re.findall(r"self\.(\w+)", rule["rule"])
+        if read and isinstance(node.get("default"), dict) and read[0] not in node["default"]:
+            assert f"has(self.{read[0]})" in rule["rule"], (path, rule["rule"])
+
+
 def _fields_read(expression: str) -> Iterator[list[str]]:
     """The fields that `self.a.b` and `has(self.a.b)` name; a last word before `(` is a function."""
     for match in re.finditer(r"\b(?:self|oldSelf)((?:\.\w+)*)(\(?)", expression):

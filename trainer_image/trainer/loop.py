@@ -167,7 +167,6 @@ def account(run: Run, result: StepResult, learning_rate: float, seconds: float) 
     run.reporter.stepped(
         run.state, at=now, seconds=seconds, tokens=result.tokens, data_wait=run.reader.waited
     )
-    post(run)
     run.metrics.write(
         run.state.step,
         loss=result.loss,
@@ -179,6 +178,7 @@ def account(run: Run, result: StepResult, learning_rate: float, seconds: float) 
         dataWaitSeconds=round(run.reader.waited, 6),
         at=now,
     )
+    post(run)  # what is told has been written down
 
 
 def snapshot(run: Run) -> None:

@@ -222,7 +222,8 @@ class Parallelism(Block):
                 "DeepSpeed",
             ),
             rule(
-                "self.engine != 'DeepSpeed' || (!self.sequenceParallel && self.pipelineSchedule == 'Auto' && "
+                "!has(self.engine) || self.engine != 'DeepSpeed' || "
+                "(!self.sequenceParallel && self.pipelineSchedule == 'Auto' && "
                 "(!has(self.axes.tensor) || self.axes.tensor == 1) && "
                 "(!has(self.axes.pipeline) || self.axes.pipeline == 1) && "
                 "(!has(self.axes.context) || self.axes.context == 1))",

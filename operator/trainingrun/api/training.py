@@ -100,13 +100,13 @@ class Schedule(Block):
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule(
-                "self.name == 'WSD' || !(has(self.decayPermille) || has(self.decaySteps))",
+                "!has(self.name) || self.name == 'WSD' || !(has(self.decayPermille) || has(self.decaySteps))",
                 "spec.training.schedule: decayPermille and decaySteps are for WSD only; hint: remove them, or "
                 "use name WSD",
             ),
             at_most_one("spec.training.schedule", "decayPermille", "decaySteps"),
             rule(
-                "self.name != 'WSD' || has(self.warmupSteps) || has(self.decaySteps) || "
+                "!has(self.name) || self.name != 'WSD' || has(self.warmupSteps) || has(self.decaySteps) || "
                 f"self.warmupPermille + (has(self.decayPermille) ? self.decayPermille : {DECAY_PERMILLE}) "
                 "<= 1000",
                 "spec.training.schedule: warmupPermille + decayPermille is more than 1000, the whole run; "
