@@ -43,7 +43,7 @@ PARTS = (
     Part("the chart and its rights", (f"{HERE}/test_chart.py", f"{HERE}/test_chart_rights.py")),
     Part(
         "the scenarios",
-        tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints")),
+        tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints", "buddies")),
         line="cluster",
     ),
     Part(

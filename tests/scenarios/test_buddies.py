@@ -11,7 +11,8 @@ from tests.scenarios.story import FP32_BOUND, Told, told, undisturbed
 
 from trainingrun.protocol.records import RestoreSource, Trigger
 
-pytestmark = [pytest.mark.scenario, pytest.mark.local_only, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+local_only = pytest.mark.local_only  # a cluster need not tell all of it again
 
 STEPS = 150
 FEW = 40  # steps: two generations of this tiny model, whose steps take as long as an agent's look at its mailbox
@@ -35,16 +36,19 @@ def restored_from_memory(after: Told, calm: Told, *, times: int = 1) -> None:
     assert after.triggers == [Trigger.STARTED, *[Trigger.MEMBER_LOST] * times]
     for epoch in after.epochs[1:]:
         assert epoch.rung.buddies
-        assert 0 <= epoch.previous.last_step - epoch.restore.step <= FEW
+        # What is known of a lost rank 0 may be older than the snapshot that its buddy has.
+        assert abs(epoch.previous.last_step - epoch.restore.step) <= FEW
     assert after.losses.furthest_from(calm.losses) == 0.0  # the sizes did not change
 
 
+@local_only
 def test_the_plan_says_that_there_are_two_copies_and_why(calm: Told) -> None:
     plan = calm.end.status["plan"]
     assert plan["stateCopies"] == 2
     assert "each node keeps the snapshots of a buddy too" in plan["reason"]
 
 
+@local_only
 def test_a_lost_half_comes_back_from_the_other_node_s_memory(calm: Told, tmp_path: Path) -> None:
     def story(line: Line) -> None:
         line.wait_for_step(60)
@@ -70,6 +74,7 @@ def test_another_node_takes_the_seat_of_the_one_that_held_rank_0(calm: Told, tmp
     restored_from_memory(after, calm)
 
 
+@local_only
 def test_whoever_came_back_keeps_the_other_half_again(calm: Told, tmp_path: Path) -> None:
     def story(line: Line) -> None:
         for slot, step in ((1, 50), (0, 100)):
@@ -83,6 +88,7 @@ def test_whoever_came_back_keeps_the_other_half_again(calm: Told, tmp_path: Path
     restored_from_memory(after, calm, times=2)
 
 
+@local_only
 def test_two_copies_that_lost_a_node_make_one_whose_halves_keep_each_other(
     calm: Told, tmp_path: Path
 ) -> None:
@@ -104,10 +110,11 @@ def test_two_copies_that_lost_a_node_make_one_whose_halves_keep_each_other(
     place = {member.slot: number % 2 for number, member in enumerate(whole.members)}
     assert [place[member.slot] for member in second.members] == [0, 1]
     assert after.sources == [RestoreSource.INITIAL, RestoreSource.MEMORY, RestoreSource.MEMORY]
-    assert 0 <= third.previous.last_step - third.restore.step <= FEW
+    assert abs(third.previous.last_step - third.restore.step) <= FEW
     assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
 
+@local_only
 def test_both_nodes_at_once_are_too_many_and_the_durable_checkpoint_is_there(
     calm: Told, tmp_path: Path
 ) -> None:
