@@ -115,6 +115,8 @@ def test_the_held_out_loss_is_beside_the_entropies_of_the_same_tokens() -> None:
     assert "same 131,072 tokens" in line
     assert line.endswith("below the bigram's")
     assert heldout_line({**HELDOUT, "heldout_loss": 3.5}).endswith("not below the bigram's")
+    sampled = heldout_line({**HELDOUT, "measured_tokens": 131136, "heldout_tokens": 9_000_000})
+    assert "same 131,072 tokens, a sample of 9,000,000)" in sampled
     learned = heldout_line({**HELDOUT, "bigram_cross_entropy": 4.2})
     assert learned.endswith("; a bigram table of the training tokens reaches 4.200")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.scenarios.command import trainingrun
 from tests.scenarios.manifests import small_manifest
 
 from trainingrun.cluster.local import processes
@@ -109,6 +110,12 @@ def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(desk: Des
     assert (result["outcome"], result["step"], result["total_steps"]) == ("Complete", STEPS, STEPS)
     assert result["disruptions"], "the killed node is in the report"
     assert result["heldout"]["heldout_loss"] > 0
+    assert desk.said("measuring held-out loss on")
+    measured = trainingrun(desk.folder, "local", "evaluate", "scenario", "-o", "json")
+    assert measured.code == 0, measured.err
+    assert "measuring held-out loss on" in measured.err
+    figures = {key: value for key, value in json.loads(measured.out).items() if key != "seconds"}
+    assert figures.items() <= result["heldout"].items()
     written = small_manifest(desk.folder)["spec"]
     assert result["export"] == written["output"]["uri"]
     assert (Path(result["export"].removeprefix("file://")) / "model.safetensors").exists()

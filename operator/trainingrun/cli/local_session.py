@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from trainingrun.api.constants import Reason
 from trainingrun.api.errors import CliExit
 from trainingrun.api.quantity import accelerator
 from trainingrun.cli.live import LiveView, Scene
 from trainingrun.cli.local_faults import Fault, FaultPlan
-from trainingrun.cli.local_heldout import evaluate
+from trainingrun.cli.local_heldout import TIMEOUT_SECONDS, Question, evaluate
 from trainingrun.cli.local_preflight import Request, is_over
 from trainingrun.cli.report import Report, build_report, condition, reason_of
 from trainingrun.cluster.local.cluster import CONTROLLER, MEMBERSHIP, LocalCluster
@@ -69,11 +70,14 @@ class Session:
         """
         if not report.export or not self.request.spec["data"]["validation"]:
             return report
-        what = "the run is complete; measuring the exported model on held-out text (Ctrl-C is safe) …"
-        self.console.print(what, style="dim")
+        self._say("the run is complete; its model is now measured on held-out text (Ctrl-C is safe)")
+        question = Question(report.export, self.request.spec)
         cache = self.cluster.layout.cache
-        figures = evaluate(self.trainer_python, report.export, self.request.spec, cache)
+        figures = evaluate(self.trainer_python, question, cache, self._say, TIMEOUT_SECONDS)
         return replace(report, heldout=figures)
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text, style="dim"), soft_wrap=True)
 
     # while it runs
 

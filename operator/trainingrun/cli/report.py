@@ -200,7 +200,9 @@ def heldout_line(figures: Mapping[str, float]) -> str:
     verdict = "below the bigram's" if loss < bigram else "not below the bigram's"
     learned = figures.get("bigram_cross_entropy")
     table = "" if learned is None else f"; a bigram table of the training tokens reaches {learned:.3f}"
+    held_out, measured = figures.get("heldout_tokens", 0), figures.get("measured_tokens", 0)
+    sample = f", a sample of {held_out:,.0f}" if measured < held_out else ""
     return (
         f"held-out loss {loss:.3f} nats/token | unigram {figures['unigram_entropy']:.3f} "
-        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens): {verdict}{table}"
+        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens{sample}): {verdict}{table}"
     )
