@@ -55,6 +55,8 @@ def test_a_killed_agent_is_restarted_in_place(calm: Told, tmp_path: Path) -> Non
 
     after = told(tmp_path, story)
     assert after.triggers[1] is Trigger.MEMBER_LOST
+    # One kill is no crash loop, and its node is well, so nothing calls for another pod: not even when the run is over
+    # before the container is back, or before it is taken in again.
     assert {pod.incarnation for pod in after.end.pods} == {0}
     assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
