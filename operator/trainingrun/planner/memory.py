@@ -9,7 +9,7 @@ Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s
 six for the two norms (input, normalised, scaled), four for queries, keys and values (repeated to all heads
 under a mask) and the attention's output, four for gate, up, their product and the activation, the
 log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank, unless
-sequence parallelism divides them (6 h / t). The fullest moment is either the loss, with four copies of the logits,
+sequence parallelism divides them (6 h / t). The fullest moment is either the loss, with its copies of the logits,
 or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
 
@@ -27,11 +27,12 @@ from trainingrun.planner.layout import Cut
 from trainingrun.planner.optimizer_state import state_bytes, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
+from trainingrun.protocol.attention import LONGEST_KEPT
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
 BUDDY_BUFFERS = 2  # of another node's snapshots: the newest complete one, and the one that arrives
 EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
-LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both
+LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both, where these are not one
 MARGIN_PERCENT = 4
 BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
 ACCELERATOR_MARGIN_BYTES = 1 << 30  # fragmentation of the caching allocator
@@ -71,6 +72,16 @@ def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor
         + 2
         + 2 * (training.context - 1) * heads * model.head_dim  # keys and values of the other ranks' tokens
         + (EAGER_COPIES * heads * training.sequence_length if training.eager else 0)
+        + (heads * training.sequence_length if kept_weights(training) else 0)
+    )
+
+
+def kept_weights(training: TrainingShape) -> bool:
+    """Whether the trainer's attention keeps the weights of all pairs of tokens, as it may on a CPU."""
+    return (
+        not (training.eager or training.mixed)
+        and training.context == 1
+        and training.sequence_length <= LONGEST_KEPT
     )
 
 
@@ -223,17 +234,19 @@ def _loss(
     """Between forward and backward: all copies of the logits, and the head's gradient before it is added."""
     return _Moment(
         activations=_kept(model, training, cut, stage, parameters, tokens),
-        logits=_logit_bytes(training) * tokens * -(-model.vocabulary_size // cut.tensor),
+        logits=_logit_bytes(training, cut) * tokens * -(-model.vocabulary_size // cut.tensor),
         buffers=training.activation_bytes * vocabulary_parameters(model, cut.tensor),
     )
 
 
-def _logit_bytes(training: TrainingShape) -> int:
+def _logit_bytes(training: TrainingShape, cut: Cut) -> int:
     """Of one logit at the loss, which is computed in FP32 at least: in half precision the logits themselves, and
-    their gradient, are there beside it.
+    their gradient, are there beside it. One that is looked at once and is not cut gives its memory to its gradient.
     """
     extra = 2 * training.activation_bytes if training.mixed else 0
-    return (LOGIT_COPIES + (1 if training.z_loss else 0)) * training.parameter_bytes + extra
+    copies = LOGIT_COPIES if cut.tensor > 1 or training.z_loss or training.engine != "Native" else 1
+    second = 1 if cut.tensor > 1 and training.z_loss else 0
+    return (copies + second) * training.parameter_bytes + extra
 
 
 def _backward(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainingrun.planner import zero
+from trainingrun.planner import catalogue, zero
 from trainingrun.planner.layout import Cut, Group, group
 from trainingrun.planner.optimizer_state import update_flops, update_passes
 from trainingrun.planner.parameters import matmul_parameters, stage_parameters
@@ -25,8 +25,8 @@ HIDDEN_SHARE = 0.6  # of the compute time, in which accelerators hide gathers an
 LOCAL_HOP_SECONDS = 20e-6
 CROSS_HOP_SECONDS = 50e-6
 # Starting the operations of one layer, forward and backward: paid per micro-batch, whatever its size. On a CPU it comes
-# on top of the work (about 100 operations of 10 us); an accelerator works meanwhile.
-CPU_LAYER_SECONDS = 1e-3
+# on top of the work (about 150 operations of 10 us; 1.7 ms measured); an accelerator works meanwhile.
+CPU_LAYER_SECONDS = 1.5e-3
 ACCELERATOR_LAYER_SECONDS = 2e-4
 RECOMPUTED_SHARE = {"Selective": 0.5, "Full": 1.0}  # of a forward pass, that the backward pass does once more
 
@@ -82,7 +82,7 @@ def predict(
 
     per_token = _flops_per_token(model, training, layers, head=True)
     passes = 3.0 + RECOMPUTED_SHARE.get(training.activation_checkpointing, 0.0)
-    compute = passes * tokens * per_token / cut.tensor / node.flops_per_second
+    compute = passes * tokens * per_token / cut.tensor / _flops_per_second(model, node)
     if node.device == "cpu":
         compute += layers * CPU_LAYER_SECONDS
     else:
@@ -109,8 +109,10 @@ def predict(
         -(-stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank).total // cut.shard)
         for stage in cut.ends
     )
+    # Each further micro-batch adds its gradients, of all shards, to those before: two reads and a write.
+    adding = 3 * training.parameter_bytes * own * cut.shard / node.memory_bytes_per_second
     return StepTime(
-        compute=accumulation * compute,
+        compute=accumulation * compute + (accumulation - 1) * adding,
         bubble_seconds=idle * compute,
         communication=moving,
         optimizer=update_passes(training) * training.parameter_bytes * own / node.memory_bytes_per_second
@@ -155,6 +157,14 @@ def _data_parallel(
     summed = _all_reduce(whole / cut.shard, replicas, node)
     summed += _all_reduce(whole / cut.shard, group(cut.tensor, cut.context, node.processes), node)
     return moving + summed
+
+
+def _flops_per_second(model: ModelShape, node: NodeShape) -> float:
+    """Small layers leave a core waiting for memory and for calls (measured; see `catalogue.Cpu`)."""
+    if node.device != "cpu":
+        return node.flops_per_second
+    hidden = model.hidden_size
+    return node.flops_per_second * hidden / (hidden + catalogue.CPU.half_rate_hidden)
 
 
 def _idle_slots(cut: Cut) -> float:
