@@ -24,7 +24,7 @@ from trainer.uris import S3, NotAPath, bucket_of, local_path, uri_of
 from trainingrun.protocol.checkpoints import TRASH
 
 LOCATION_FIELD = "spec.checkpoint.location.uri"
-PART_BYTES = 4 << 20
+PART_BYTES = 1 << 20  # larger ones are slower where memory in large pieces is hard to come by
 _BUFFERS_AT_ONCE = os.sysconf("SC_IOV_MAX")
 _FOR_GOOD = frozenset(  # trying again does not help; everything else may be a file system that is away
     {
