@@ -9,8 +9,8 @@ Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s
 four for the two norms (normalised, scaled; six in half precision, with their inputs), four for queries, keys and
 values (repeated to all heads under a mask) and the attention's output, four for gate, up, their product and the
 activation, the log-sum-exp, the mask as numbers, and the norms' scales; over short sequences the weights of all pairs
-of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank, unless
-sequence parallelism divides them (4 h / t). The fullest moment is either the loss, with its copies of the logits,
+of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank, unless sequence parallelism divides
+them (4 h / t). The fullest moment is either the loss, with its copies of the logits,
 or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
 
@@ -218,7 +218,9 @@ def _gathers(cut: Cut) -> bool:
 def _kept(
     model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
 ) -> int:
-    """Bytes of the activations of the micro-batches in flight; the last norm keeps its hidden states too. A layer that is computed again keeps its input only."""
+    """Bytes of the activations of the micro-batches in flight, the last norm's included. A layer that is computed again
+    keeps its input only.
+    """
     short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
     layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
     kept = cut.in_flight(stage) * (layers + short * model.hidden_size)
