@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from trainer.families import FAMILIES, Family
 from trainer.norms import replace_norms
+from trainer.short_attention import FUSED
 from trainingrun.protocol import families as shapes
 
 # transformers loads a family's modules when a model of it is first built. A rank is a fork of a server that has
@@ -38,7 +39,7 @@ def model_config(given: Mapping[str, Any], vocabulary_size: int) -> PretrainedCo
     special = {"bos_token_id": None, "eos_token_id": None}
     values = special | transformers_values(given) | {"vocab_size": vocabulary_size, "use_cache": False}
     config = AutoConfig.for_model(**values)
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = FUSED
     return config
 
 
