@@ -97,8 +97,8 @@ def _hide(scores: torch.Tensor, mask: torch.Tensor | None) -> None:
     """In place, of `[b, heads, queries, keys]`: minus infinity where a query may not look."""
     if mask is None:
         scores += torch.full(scores.shape[-2:], -math.inf, dtype=scores.dtype).triu_(1)
-    else:
-        scores.masked_fill_(~mask, -math.inf)
+    else:  # it is the same for all heads, and an addition is many times faster than filling in
+        scores += torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, -math.inf)
 
 
 AttentionInterface.register(FUSED, attend)

@@ -4,12 +4,13 @@ The activation terms count what autograd keeps of transformers' Llama layer with
 under a document mask; they were found by adding up the saved tensors of that layer and hold to within 1 %.
 Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s sequence, t tensor):
 
-    6 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
+    4 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
 
-six for the two norms (input, normalised, scaled), four for queries, keys and values (repeated to all heads
-under a mask) and the attention's output, four for gate, up, their product and the activation, the
-log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank, unless
-sequence parallelism divides them (6 h / t). The fullest moment is either the loss, with its copies of the logits,
+four for the two norms (normalised, scaled; six in half precision, with their inputs), four for queries, keys and
+values (repeated to all heads under a mask) and the attention's output, four for gate, up, their product and the
+activation, the log-sum-exp, the mask as numbers, and the norms' scales; over short sequences the weights of all pairs
+of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank, unless sequence parallelism divides
+them (4 h / t). The fullest moment is either the loss, with its copies of the logits,
 or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
 
@@ -64,7 +65,7 @@ def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor
     """Elements that one layer keeps for its backward pass, per token."""
     heads = model.attention_heads // tensor
     return (
-        6 * model.hidden_size // (tensor if training.sequence_parallel else 1)
+        2 * _norm_copies(training) * model.hidden_size // (tensor if training.sequence_parallel else 1)
         + 4 * heads * model.head_dim
         + 4 * model.intermediate_size // tensor
         + heads
@@ -74,6 +75,11 @@ def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor
         + (EAGER_COPIES * heads * training.sequence_length if training.eager else 0)
         + (heads * training.sequence_length if kept_weights(training) else 0)
     )
+
+
+def _norm_copies(training: TrainingShape) -> int:
+    """Hidden states that a norm keeps: transformers' own, which half precision has, keep their input too."""
+    return 3 if training.mixed else 2
 
 
 def kept_weights(training: TrainingShape) -> bool:
@@ -212,13 +218,14 @@ def _gathers(cut: Cut) -> bool:
 def _kept(
     model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
 ) -> int:
-    """Bytes of the activations of the micro-batches in flight; the last norm keeps three hidden states more. A layer
-    that is computed again keeps its input only.
+    """Bytes of the activations of the micro-batches in flight, the last norm's included. A layer that is computed again
+    keeps its input only.
     """
     short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
     layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
     kept = cut.in_flight(stage) * (layers + short * model.hidden_size)
-    elements = tokens * (kept + (3 * model.hidden_size if stage == cut.head_rank else 0))
+    last = _norm_copies(training) * model.hidden_size if stage == cut.head_rank else 0
+    elements = tokens * (kept + last)
     return int(training.activation_bytes * elements)
 
 

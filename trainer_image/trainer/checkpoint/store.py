@@ -24,7 +24,9 @@ from trainer.uris import S3, NotAPath, bucket_of, local_path, uri_of
 from trainingrun.protocol.checkpoints import TRASH
 
 LOCATION_FIELD = "spec.checkpoint.location.uri"
-PART_BYTES = 4 << 20
+# Of writes of 2 MiB and more the kernel keeps the pages in pieces that size, which a virtual machine may have to get
+# back from its host first: then they take twice as long.
+PART_BYTES = 1 << 20
 _BUFFERS_AT_ONCE = os.sysconf("SC_IOV_MAX")
 _FOR_GOOD = frozenset(  # trying again does not help; everything else may be a file system that is away
     {
