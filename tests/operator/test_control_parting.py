@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.operator.control_builders import InstantPlans, resolve_plainly, settle, training_view
+from tests.operator.control_builders import (
+    InstantPlans,
+    resolve_plainly,
+    training_view,
+    turn,
+)
 from tests.operator.control_story import a_world
 from tests.operator.fake_port import RUN, FakeWorld
 
@@ -24,10 +29,7 @@ class Seen(FakeWorld):
 def a_training_world() -> FakeWorld:
     world, plans = a_world(), InstantPlans()
     for _ in range(4):
-        settle(world, plans)
-        world.kubelet()
-        world.membership_round()
-        world.at += 3
+        turn(world, plans, 3)
     world.__class__ = Seen
     return world
 
