@@ -3,7 +3,7 @@ same run: how long a step is kept waiting, and how long until it is on disk. End
 
 Pairs alternate, and medians are told, because the disk of a shared machine is not the same from one second to the next;
 `dd` and the speed of sha256 stand beside for scale. One process: several of them would measure the scheduler. Ours has
-a sha256 of every item, the others have none; all of them are synced.
+a sha256 of every block, the others have none; all of them are synced.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def page(rows: list[dict[str, object]], restored: dict[str, float], pairs: int) 
     lines = [
         f"`make bench-checkpoints`: a state of {size / 1e6:.0f} MB in one process, medians of {pairs} alternating"
         " rounds, everything synced; ours",
-        "hashes every item (SHA-256), the others hash nothing.",
+        "hashes every byte (SHA-256), the others hash nothing.",
         "",
         "| | a step waits | durable | MB/s | speed beside dcp.save |",
         "|---|---|---|---|---|",

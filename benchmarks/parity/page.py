@@ -18,7 +18,7 @@ differences of any step's loss, of any step's gradient norm before clipping, and
 Limits: {limits}. "Processes" talk over gloo on one machine of CPUs; nothing here was run on accelerators.
 
 transformers' RMS norms compute in float32 at any precision, which hides in FP64 what rounding could not explain. So
-both sides have norms that stay in FP64, except in the row that says so: there nothing of transformers is replaced.
+both sides have norms that stay in FP64, except in the row that says so: there they are those of transformers.
 
 | model | layout | schedule | processes | precision | loss | norm | weights | plain loss | |
 |---|---|---|---|---|---|---|---|---|---|

@@ -423,6 +423,12 @@ UPDATES = (
         f"spec.checkpoint.location: {_FIXED}",
         ("spec/checkpoint/location/uri", "pvc://claim/other"),
     ),
+    _case(
+        "spec.checkpoint.memory.copies",
+        0,
+        f"spec.checkpoint.memory.copies: {_FIXED}",
+        ("spec/checkpoint/memory", {"copies": 1}),
+    ),
     _case("spec.output", 0, f"spec.output: {_FIXED}", ("spec/output/uri", "pvc://claim/other")),
     _case("spec.podTemplate", 0, f"spec.podTemplate: {_FIXED}", ("spec/podTemplate", _UNLIKE)),
 )

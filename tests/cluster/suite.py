@@ -37,13 +37,13 @@ PARTS = (
         "the test cluster itself",
         tuple(
             f"{HERE}/test_{name}.py"
-            for name in ("harness_parts", "faultproxy", "cluster_lifecycle", "harness")
+            for name in ("harness_parts", "memory", "faultproxy", "cluster_lifecycle", "harness")
         ),
     ),
     Part("the chart and its rights", (f"{HERE}/test_chart.py", f"{HERE}/test_chart_rights.py")),
     Part(
         "the scenarios",
-        tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints")),
+        tuple(f"{SCENARIOS}/test_{name}.py" for name in ("line", "faults", "checkpoints", "buddies")),
         line="cluster",
     ),
     Part(

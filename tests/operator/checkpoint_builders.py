@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun.protocol import names
-from trainingrun.protocol.checkpoints import Item, Manifest
+from trainingrun.protocol.checkpoints import HASHED_ITEMS, STATE_FORMAT, Item, Manifest
 
 UID = "uid-1"
 
@@ -20,12 +20,16 @@ def a_location(folder: Path, run: str = "demo") -> Path:
     return folder
 
 
-def a_manifest(step: int, epoch: int, contents: dict[str, bytes], **other: Any) -> Manifest:
-    """Each content is a file with two items, one half each."""
-    items = []
+def a_manifest(
+    step: int, epoch: int, contents: dict[str, bytes], state_format: int = STATE_FORMAT, **other: Any
+) -> Manifest:
+    """Each content is a file with two items, one half each, and a block each."""
+    items, sums, block = [], {}, 0
     for number, (file, data) in enumerate(contents.items()):
-        half = len(data) // 2
-        for start, end in ((0, half), (half, len(data))):
+        block = len(data) // 2
+        halves = [data[:block], data[block:]]
+        sums[file] = "".join(hashlib.sha256(half).hexdigest() for half in halves)
+        for start, half in ((0, halves[0]), (block, halves[1])):
             items.append(
                 Item(
                     name=f"model.{number}.{start}",
@@ -36,8 +40,8 @@ def a_manifest(step: int, epoch: int, contents: dict[str, bytes], **other: Any) 
                     piece_shape=(4,),
                     file=file,
                     byte_offset=start,
-                    byte_length=end - start,
-                    sha256=hashlib.sha256(data[start:end]).hexdigest(),
+                    byte_length=len(half),
+                    sha256=hashlib.sha256(half).hexdigest() if state_format == HASHED_ITEMS else "",
                 )
             )
     return Manifest(
@@ -51,6 +55,9 @@ def a_manifest(step: int, epoch: int, contents: dict[str, bytes], **other: Any) 
         versions={"torch": "x"},
         items=tuple(items),
         files={file: len(data) for file, data in contents.items()},
+        sums=sums if state_format == STATE_FORMAT else {},
+        block_bytes=block,
+        state_format=state_format,
         **other,
     )
 

@@ -332,3 +332,11 @@ def training_view(
     }
     values = {**defaults, **fields}
     return RunView("uid-demo", epoch, members, progress, blocked=blocked, suspicious_of_self=False, **values)
+
+
+def turn(world: FakeWorld, plans: InstantPlans, seconds: float = 1.0) -> None:
+    """The controller, the kubelets and membership once each; then time passes."""
+    settle(world, plans)
+    world.kubelet()
+    world.membership_round()
+    world.at += seconds

@@ -39,7 +39,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("spec/parallelism/axes/expert", 2),
     ("spec/parallelism/onResize", "KeepModelParallel"),
     ("spec/checkpoint/location/secretRef", {"name": "lake"}),
-    ("spec/checkpoint/memory/copies", 2),
     ("spec/checkpoint/durable/keepEverySteps", 5000),
     ("spec/recovery/onOutOfMemory", "Replan"),
     ("spec/recovery/onLossSpike", {"action": "Rollback", "max": 2}),

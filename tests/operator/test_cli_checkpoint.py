@@ -94,10 +94,11 @@ def test_verify_reads_everything_and_names_what_is_damaged(location: Path) -> No
     assert call("verify", location, "40").exit_code == CliExit.RUN_FAILED
 
 
+@pytest.mark.parametrize("state_format", [1, 2])
 @pytest.mark.parametrize("file", ["__0_0.distcp", "__1_0.distcp", "manifest.json"])
-def test_verify_finds_any_flipped_bit(tmp_path: Path, file: str) -> None:
+def test_verify_finds_any_flipped_bit(tmp_path: Path, file: str, state_format: int) -> None:
     place = a_location(tmp_path / "c")
-    path = a_checkpoint(place, 10) / file
+    path = a_checkpoint(place, 10, state_format=state_format) / file
     good = path.read_bytes()
     for at in range(0, len(good), 37):
         path.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])

@@ -85,7 +85,7 @@ def test_each_epoch_says_who_was_lost_where_it_went_on_and_what_it_cost() -> Non
     first, second = rows_after(text, "Epochs", 2)
     assert "Started" in first
     assert "node-0, node-1" in first
-    assert "fresh weights" in first
+    assert "initial weights" in first
     for part in ("Infrastructure (MemberLost)", "slot 1 on node-1: Silent", "step 120, memory", "1.8 s"):
         assert part in second
 

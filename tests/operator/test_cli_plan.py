@@ -83,6 +83,23 @@ def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     assert "\x1b[" not in text
 
 
+def test_nodes_that_keep_each_other_s_snapshots_are_told_with_what_that_takes(tmp_path: Path) -> None:
+    stages = {
+        "parallelism": {"axes": {"pipeline": 2}},
+        "resources": {"perNode": {"cpu": "1", "memory": "4Gi"}, "processesPerNode": 1},
+        "scale": {"minNodes": 2, "maxNodes": 2},
+    }
+    manifest = a_manifest(tmp_path, **stages)
+    text = call("explain", "-f", manifest).stdout
+    assert "state copies 2: each node keeps the snapshots of a buddy too" in text
+    assert "two snapshots of the next node, in the pod's memory" in text
+    (row,) = call("plan", "-f", manifest).stdout.splitlines()[1:]
+    assert "2 (buddies)" in row
+    (rung,) = json.loads(call("plan", "-f", manifest, "-o", "json").stdout)["rungs"]
+    assert (rung["stateCopies"], rung["buddies"]) == (2, True)
+    assert rung["memory"]["buddies"] > 0
+
+
 def test_explain_says_why_a_neighbour_is_not_possible(tmp_path: Path) -> None:
     manifest = a_manifest(tmp_path, parallelism={"axes": {"tensor": 2}})
     text = call("explain", "-f", manifest).stdout

@@ -15,6 +15,7 @@ from tests.operator.control_builders import (
     done,
     settle,
     told,
+    turn,
     written,
 )
 from tests.operator.control_story import a_world, check_counters
@@ -117,13 +118,6 @@ def test_a_pod_that_ended_well_needs_no_node():
 
 
 # ---- over time
-
-
-def turn(world, plans, seconds: float = 1.0) -> None:
-    settle(world, plans)
-    world.kubelet()
-    world.membership_round()
-    world.at += seconds
 
 
 def begun(nodes: int = 2):

@@ -15,6 +15,7 @@ from tests.operator.control_builders import (
     resolve_plainly,
     settle,
     step,
+    turn,
     written,
 )
 from tests.operator.control_story import a_world, check_counters, story
@@ -30,10 +31,7 @@ from trainingrun.protocol.records import Lost, RankExit
 def test_a_status_that_somebody_else_changed_meanwhile_loses_no_counts():
     world, plans = a_world(), InstantPlans()
     for _ in range(4):
-        settle(world, plans)
-        world.kubelet()
-        world.membership_round()
-        world.at += 3
+        turn(world, plans, 3)
     world.lose_node("node-1")
     world.membership_round()
 

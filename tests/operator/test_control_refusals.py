@@ -5,7 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.operator.control_builders import InstantPlans, a_spec, condition, failed, settle, step
+from tests.operator.control_builders import (
+    InstantPlans,
+    a_spec,
+    condition,
+    failed,
+    settle,
+    step,
+    turn,
+)
 from tests.operator.control_story import a_world
 from tests.operator.fake_port import RUN, FakeWorld
 
@@ -24,13 +32,6 @@ def refusing(message: str, reason: str = "Forbidden") -> tuple[FakeWorld, Instan
     world, plans = a_world(), InstantPlans()
     world.refusal = Refused(reason, message)
     return world, plans
-
-
-def turn(world: FakeWorld, plans: InstantPlans, seconds: float = 1.0) -> None:
-    settle(world, plans)
-    world.kubelet()
-    world.membership_round()
-    world.at += seconds
 
 
 def pass_time(world: FakeWorld, plans: InstantPlans, seconds: float) -> None:

@@ -10,8 +10,8 @@ from tests.operator.control_builders import (
     InstantPlans,
     a_run,
     a_spec,
-    settle,
     told,
+    turn,
     with_status,
     written,
 )
@@ -88,16 +88,10 @@ def test_while_members_leave_the_state_is_shrinking():
 def test_scaled_down_in_a_world_with_a_controller_it_shrinks_once():
     world, plans = a_world(), InstantPlans()
     for _ in range(4):
-        settle(world, plans)
-        world.kubelet()
-        world.membership_round()
-        world.at += 3
+        turn(world, plans, 3)
     world.run.manifest["spec"]["scale"]["maxNodes"] = 1
     for _ in range(4):
-        settle(world, plans)
-        world.kubelet()
-        world.membership_round()
-        world.at += 3
+        turn(world, plans, 3)
     told_events = [(event.type, event.reason) for event in world.events]
     assert told_events.count(("Normal", "Shrunk")) == 1
     assert not [reason for kind, reason in told_events if kind == "Warning"]

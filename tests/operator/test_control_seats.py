@@ -17,6 +17,7 @@ from tests.operator.control_builders import (
 
 from trainingrun.control.decide import decide
 from trainingrun.ports import PodPhase
+from trainingrun.protocol.messages import Termination
 
 NOW = START + 5.0
 
@@ -118,6 +119,19 @@ def test_a_pod_that_finished_its_part_is_left_alone_while_another_saves():
     run = a_run().pod(0).pod(1, done()).epoch(1)
     decision = decide(run.observed(), NOW)
     assert created(decision) == deleted(decision) == []
+
+
+def test_a_pod_that_came_back_too_late_for_the_last_epoch_leaves_with_the_run_and_is_not_replaced():
+    """Its kubelet may tell of its end before another one tells of the end of the pod that finished the run."""
+    left = Termination(0, "Done", "the run is complete", epoch=2)
+    run = a_run().pod(0).pod(1, done(termination=left)).epoch(1).epoch(2, slots=(0,))
+    decision = decide(run.observed(), NOW)
+    assert created(decision) == deleted(decision) == []
+
+
+def test_a_pod_that_finished_an_epoch_which_was_repeated_is_needed_again():
+    run = a_run().pod(0).pod(1, done()).epoch(1).epoch(2, slots=(0,))
+    assert created(decide(run.observed(), NOW)) == [(1, 1)]
 
 
 def test_pods_that_finished_are_needed_again_when_nobody_finished_the_run():

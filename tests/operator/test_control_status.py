@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.operator.control_builders import (
     NOW,
     START,
@@ -19,6 +20,7 @@ from tests.operator.control_builders import (
 
 from trainingrun.api.status import TrainingRunStatus, read_status, status_json
 from trainingrun.control.decide import decide
+from trainingrun.control.effects import WriteStatus
 from trainingrun.ports import PodPhase
 from trainingrun.protocol.records import Lost, RankExit
 
@@ -102,6 +104,19 @@ def test_steps_of_an_epoch_of_which_nobody_is_left_to_tell_are_remembered():
     status = written(decide(silent.observed(), NOW + 60.0))
     assert status["disruptions"]["lostSteps"] == 2
     assert status["accounting"]["productiveMillis"] > 0
+
+
+@pytest.mark.parametrize("knows", ["nothing", "no step yet"])
+def test_time_that_was_productive_stays_so_while_membership_is_away(knows):
+    """It is not lost, and nobody can say yet what the time since then was."""
+    run = a_run().pod(0).pod(1).epoch(1, at=START + 2)
+    before = written(decide(run.seen_by_membership(training_view(step=120)).observed(), NOW))
+    run.status_is(before).seen_by_membership(None)
+    if knows == "no step yet":
+        run.seen_by_membership(replace(training_view(), progress=None))
+    later = [one.status for one in decide(run.observed(), NOW + 60).effects if isinstance(one, WriteStatus)]
+    assert all(status["goodput"] == before["goodput"] for status in later)
+    assert before["goodput"]["productiveSeconds"] > 0
 
 
 def test_a_checkpoint_that_could_not_be_saved_is_said_by_its_condition_while_training_goes_on():

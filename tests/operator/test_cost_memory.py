@@ -83,7 +83,7 @@ def test_a_layer_of_gpt_keeps_what_was_published() -> None:
 @pytest.mark.parametrize(("tensor", "context"), [(1, 1), (2, 1), (4, 2)])
 def test_our_own_layers_keep_what_the_native_planner_counts(tensor: int, context: int) -> None:
     work = a_workload(
-        LLAMA_8B, kind="native", tensor=tensor, context=context, numerics=Numerics("fp32", 4, 0, 4, 8, 4)
+        LLAMA_8B, kind="native-fp32", tensor=tensor, context=context, numerics=Numerics("fp32", 4, 0, 4, 8, 4)
     )
     training = TrainingShape(4096, 8, 4, pinned={"context": context})
     assert layer_kept(work).dense == 4 * layer_activation_elements(LLAMA_8B, training, tensor)

@@ -170,22 +170,21 @@ def test_an_accelerator_that_no_table_knows_is_costed_from_its_numbers() -> None
     assert 0 < step.total < 60
 
 
-def on_a_core(micro_batch: int, accumulation: int) -> float:
+def on_two_cores(micro_batch: int, accumulation: int) -> float:
     """Tokens a second of the throughput benchmark's tiny model."""
     model = replace(LLAMA_8B, hidden_size=96, intermediate_size=288, layers=2, attention_heads=4, key_value_heads=2,
                     head_dim=24, vocabulary_size=512)  # fmt: skip
     work = a_workload(
         model, kind="native", micro_batch=micro_batch, accumulation=accumulation, sequence_length=128,
-        numerics=Numerics("fp32", 4, 0, 4, 8, 4), machine=cpu_machine(1, 1, 8 << 30),
+        numerics=Numerics("fp32", 4, 0, 4, 8, 4), machine=cpu_machine(1, 2, 8 << 30),
     )  # fmt: skip
     return work.global_batch * work.sequence_length / step_time(work).total
 
 
-def test_a_core_trains_the_tiny_model_as_fast_as_it_was_measured() -> None:
-    """41.8 thousand tokens a second in two micro-batches, 48.3 for a plain loop in one (docs/benchmarks.md)."""
-    assert on_a_core(8, 2) == pytest.approx(41_800, rel=0.15)
-    assert on_a_core(16, 1) == pytest.approx(48_300, rel=0.15)
-    assert on_a_core(16, 1) > 1.02 * on_a_core(8, 2)
+def test_two_cores_train_the_tiny_model_about_as_fast_as_it_was_measured() -> None:
+    """40.1 thousand tokens a second in one micro-batch (docs/benchmarks.md)."""
+    assert on_two_cores(16, 1) == pytest.approx(40_100, rel=0.4)
+    assert on_two_cores(16, 1) > 1.02 * on_two_cores(8, 2)
 
 
 def test_figures_say_what_a_step_means() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.operator.status_builders import a_status, over
 
-from trainingrun.cli.report import Report, build_report, heldout_line, render
+from trainingrun.cli.report import Report, Saved, build_report, heldout_line, render, stopped
 from trainingrun.protocol.messages import Termination
 
 STATUS: dict[str, Any] = a_status(
@@ -109,12 +109,44 @@ def test_a_run_that_never_began_has_a_report_too() -> None:
     assert "\ncheckpoint " not in text
 
 
+def test_a_stopped_run_names_the_checkpoint_that_is_there_and_all_the_time_that_passed():
+    """Status is older than both: the run was stopped at 110.4 s, and a checkpoint was committed in the meantime."""
+    status = {
+        **STATUS,
+        "checkpoint": {"durable": {"step": 200, "epoch": 3, "manifest": "step-00000200.e0003"}},
+    }
+    before = a_report(status, "Stopped")
+    report = stopped(before, 110.4, Saved("file:///checkpoints/demo/step-00000250.e0003", 250))
+    text = render(report)
+    assert (
+        "go on from step 250, the newest durable checkpoint: the 50 steps after it are trained again" in text
+    )
+    assert "checkpoint file:///checkpoints/demo/step-00000250.e0003" in text
+    assert "wall     1m50s   productive 1m27s   goodput 78.8 %" in text
+    assert report.lost_seconds == {**before.lost_seconds, "Stop": 10}
+    assert report.productive_seconds + sum(report.lost_seconds.values()) == report.wall_seconds
+    gone = render(stopped(before, 110.4, Saved()))
+    assert "no checkpoint was saved yet" in gone
+    assert "\ncheckpoint " not in gone
+
+
+def test_where_nobody_can_look_a_stopped_run_says_that_there_may_be_a_newer_checkpoint():
+    text = render(stopped(a_report(outcome="Stopped"), 90.0, None))
+    assert "from step 300, the newest durable checkpoint known of" in text
+    assert "or from a newer one" in text
+    assert "wall     1m40s" in text  # a clock that was set back takes nothing away
+    none = render(stopped(a_report({}, "Stopped"), 5.0, None))
+    assert "no checkpoint is known of: the run will begin again from step 0" in none
+
+
 def test_the_held_out_loss_is_beside_the_entropies_of_the_same_tokens() -> None:
     line = heldout_line(HELDOUT)
     assert "held-out loss 3.100 nats/token | unigram 5.520 | bigram 3.410" in line
     assert "same 131,072 tokens" in line
     assert line.endswith("below the bigram's")
     assert heldout_line({**HELDOUT, "heldout_loss": 3.5}).endswith("not below the bigram's")
+    sampled = heldout_line({**HELDOUT, "measured_tokens": 131136, "heldout_tokens": 9_000_000})
+    assert "same 131,072 tokens, a sample of 9,000,000)" in sampled
     learned = heldout_line({**HELDOUT, "bigram_cross_entropy": 4.2})
     assert learned.endswith("; a bigram table of the training tokens reaches 4.200")
 

@@ -312,6 +312,7 @@ def test_when_rank_0_is_done_the_others_leave_and_its_going_away_is_no_loss():
     world.pass_time(0.5)
     assert world.agents[1].directive.kind is DirectiveKind.LEAVE
     assert world.agents[1].directive.reason == "Complete"
+    assert world.agents[1].directive.epoch == 1
     world.agents[0].alive = False
     world.pass_time(30)
     assert world.epoch.epoch == 1

@@ -115,3 +115,37 @@ def test_the_choice_is_whole_undamaged_and_the_newest(snapshots, saved, damaged,
         assert (chosen.epoch, chosen.step) == max(usable)
     else:
         assert isinstance(chosen, Blocked) == bool(known or bad)
+
+
+def pipeline_of(nodes: int, epoch: int, step: int, *stages: int) -> HeldSnapshot:
+    return HeldSnapshot(epoch, step, (nodes, 1, 1), tuple((stage, 0, 0) for stage in stages))
+
+
+@given(st.data())
+def test_what_buddies_keep_counts_as_their_owner_s_and_the_newest_that_is_whole_wins(data):
+    """Each node has a stage, and keeps that of the next one of some steps; any of them may be gone."""
+    nodes = data.draw(st.integers(2, 5))
+    steps = st.sets(st.sampled_from([(2, 5), (3, 6), (3, 7), (3, 8)]))
+    own = [data.draw(steps) for _ in range(nodes)]
+    kept = [data.draw(steps) for _ in range(nodes)]  # by node, of the next one
+    alive = sorted(data.draw(st.sets(st.integers(0, nodes - 1), min_size=1)))
+    reports = {
+        node: [
+            pipeline_of(nodes, *snapshot, *stages)
+            for snapshot in sorted(own[node] | kept[node])
+            if (stages := [node] * (snapshot in own[node]) + [(node + 1) % nodes] * (snapshot in kept[node]))
+        ]
+        for node in alive
+    }
+
+    def has(stage: int, snapshot: tuple[int, int]) -> bool:
+        keeper = (stage - 1) % nodes
+        return (stage in alive and snapshot in own[stage]) or (keeper in alive and snapshot in kept[keeper])
+
+    whole = [one for one in set().union(*own, *kept) if all(has(stage, one) for stage in range(nodes))]
+    chosen = choose(reports, [], [], [])
+    if not whole:
+        assert chosen.source is RestoreSource.INITIAL
+    else:
+        assert (chosen.source, chosen.epoch, chosen.step) == (RestoreSource.MEMORY, *max(whole))
+        assert set(chosen.holders) <= set(alive)

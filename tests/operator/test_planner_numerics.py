@@ -20,6 +20,7 @@ from trainingrun.planner.parameters import count_parameters, stage_parameters
 from trainingrun.planner.search import plan
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import MemoryBill, NodeShape, TrainingShape
+from trainingrun.protocol.attention import LONGEST_KEPT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "resolved-spec.json"
 HALF = {"parameter_bytes": 4, "compute_bytes": 2}
@@ -56,11 +57,23 @@ def test_sharded_half_precision_keeps_the_master_only_and_gathers_half() -> None
 
 
 def test_half_precision_halves_activations_and_keeps_the_loss_in_full() -> None:
-    full, half = bill(), bill(**HALF)
-    assert 2 * half.activations == full.activations
-    tokens = 2 * 32
-    assert full.logits == 16 * tokens * 256
-    assert half.logits == (16 + 4) * tokens * 256
+    full, half = (
+        memory_bill(
+            a_model(vocabulary_size=8192),
+            a_training(sequence_length=256, **changes),
+            a_node(),
+            ALONE,
+            replicate=1,
+            micro_batch=2,
+            accumulation=4,
+        )
+        for changes in ({}, HALF)
+    )
+    tokens = 2 * 256
+    # Each of the five norms keeps one hidden state more in half precision.
+    assert 2 * half.activations == full.activations + 4 * tokens * 5 * 64
+    assert full.logits == 4 * tokens * 8192  # once: they turn into their own gradient
+    assert half.logits == (4 + 4) * tokens * 8192
 
 
 @pytest.mark.parametrize(
@@ -141,9 +154,20 @@ def test_an_average_is_one_more_copy_and_is_in_the_snapshots() -> None:
 
 
 def test_a_z_loss_and_eager_attention_have_their_price() -> None:
-    assert bill(z_loss=True).logits == bill().logits * 5 // 4
-    pairs = 4 * 64 * 4 * 32  # tokens of a micro-batch x heads x tokens that each looks at, in FP32
-    assert bill(eager=True).activations - bill().activations == 2 * 3 * pairs
+    assert bill(z_loss=True).logits == 4 * bill().logits
+    pairs = 4 * 2 * 256 * 4 * 256  # tokens of a micro-batch x heads x tokens that each looks at, in FP32
+    eager, fused = (bill(eager=eager, sequence_length=256).activations for eager in (True, False))
+    assert eager - fused == 2 * 3 * pairs
+
+
+def test_attention_over_short_sequences_keeps_the_weights_of_its_pairs_once() -> None:
+    short, long = (bill(sequence_length=length) for length in (LONGEST_KEPT, LONGEST_KEPT + 1))
+    tokens, pairs = 2 * LONGEST_KEPT, 4 * LONGEST_KEPT
+    assert short.activations > long.activations
+    assert (
+        bill(sequence_length=LONGEST_KEPT, eager=True).activations - short.activations
+        == 2 * 4 * 2 * tokens * pairs
+    )
 
 
 def test_layers_that_are_computed_twice_keep_their_input_only() -> None:

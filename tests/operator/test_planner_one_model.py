@@ -40,7 +40,7 @@ def test_the_cost_model_of_our_framework_says_what_the_planner_says(
     sharding = Sharding.WEIGHTS if cut.shard > 1 else Sharding.NONE
     layout = replace(work.layout, data=cut.shard, shard=cut.shard, sharding=sharding)
     found = fullest(peak_memory(replace(work, layout=layout)))
-    assert found.allocated == pytest.approx(bill.total - bill.reserved, rel=0.04)
+    assert found.allocated == pytest.approx(bill.total - bill.reserved, rel=0.05)
 
 
 def test_a_node_of_the_catalogue_is_its_machine() -> None:

@@ -172,7 +172,7 @@ def test_a_run_whose_checkpoints_are_taken_away_waits_for_them_and_goes_on_when_
         "put back what is missing",
     ):
         assert said in stopped.out
-    assert "from fresh weights" not in stopped.err
+    assert "from initial weights" not in stopped.err
     assert not left_behind(tmp_path)
 
     for name in taken:

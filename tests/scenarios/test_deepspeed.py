@@ -40,7 +40,7 @@ def waits_for_its_node(now: Moment) -> bool:
 
 
 def test_a_killed_rank_is_back_from_memory_and_a_lost_node_is_waited_for(tmp_path: Path) -> None:
-    """Without its node the run waits: there is no smaller size. Then it goes on from the durable checkpoint."""
+    """Without its node the run waits: there is no smaller size. Then it goes on from what the other node kept."""
     calm = told_by_deepspeed(tmp_path / "calm", calm_story)
     assert calm.triggers == [Trigger.STARTED]
 
@@ -56,5 +56,5 @@ def test_a_killed_rank_is_back_from_memory_and_a_lost_node_is_waited_for(tmp_pat
     after = told_by_deepspeed(tmp_path / "hurt", story)
     assert after.sizes == [2, 2, 2]
     assert after.triggers[:2] == [Trigger.STARTED, Trigger.PROCESS_DIED]
-    assert after.sources == [RestoreSource.INITIAL, RestoreSource.MEMORY, RestoreSource.DURABLE]
+    assert after.sources == [RestoreSource.INITIAL, RestoreSource.MEMORY, RestoreSource.MEMORY]
     assert after.losses.furthest_from(calm.losses) == 0.0

@@ -55,6 +55,8 @@ def test_a_killed_agent_is_restarted_in_place(calm: Told, tmp_path: Path) -> Non
 
     after = told(tmp_path, story)
     assert after.triggers[1] is Trigger.MEMBER_LOST
+    # One kill is no crash loop, and its node is well, so nothing calls for another pod: not even when the run is over
+    # before the container is back, or before it is taken in again.
     assert {pod.incarnation for pod in after.end.pods} == {0}
     assert after.losses.furthest_from(calm.losses) <= FP32_BOUND
 
@@ -211,6 +213,7 @@ def test_when_no_node_holds_a_whole_copy_a_lost_node_restores_from_the_durable_c
         parallelism__axes={"pipeline": 2},
         resources__processesPerNode=1,
         scale__minNodes=2,
+        checkpoint__memory__copies=1,
     )
     assert after.sources[1] is RestoreSource.DURABLE
     assert after.sizes == [2, 2]

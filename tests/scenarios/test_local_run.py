@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.scenarios.command import trainingrun
 from tests.scenarios.manifests import small_manifest
 
 from trainingrun.cluster.local import processes
@@ -65,6 +66,17 @@ class Desk:
     def said(self, text: str) -> bool:
         return text in self.talk.read_text()
 
+    def committed(self) -> list[str]:
+        """The checkpoints that are at the location, oldest first."""
+        found = (self.folder / "checkpoints" / "scenario").glob("step-*/manifest.json")
+        return sorted(path.parent.name for path in found)
+
+    def age(self) -> float:
+        """Seconds since the run was created."""
+        run = Store(self.state).run("scenario")
+        assert run is not None
+        return time.time() - run.created_at
+
     def left(self) -> list[str]:
         """Processes and shared memory of the run."""
         run = Store(self.state).run("scenario")
@@ -86,12 +98,19 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(desk: Desk) -> None:
     desk.write()
 
-    first = desk.start()
-    desk.wait_for(lambda: desk.said("CheckpointSaved"), "a checkpoint")
+    first = desk.start("-o", "json")
+    # Not until the controller tells of one: stopped at once after its commit, the report still has to name it.
+    desk.wait_for(lambda: desk.committed(), "a checkpoint")
     os.kill(first.pid, signal.SIGINT)
-    report, _ = first.communicate(timeout=60)
+    output, _ = first.communicate(timeout=60)
     assert first.returncode == 128 + signal.SIGINT, desk.talk.read_text()
-    assert "run scenario was stopped" in report
+    result = json.loads(output)
+    assert result["outcome"] == "Stopped"
+    assert result["checkpoint"].endswith("/" + desk.committed()[-1])
+    assert result["checkpoint_step"] == int(desk.committed()[-1][5:13])
+    assert abs(result["wall_seconds"] - desk.age()) < 5.0
+    parts = result["productive_seconds"] + sum(result["lost_seconds"].values())
+    assert abs(parts - result["wall_seconds"]) <= 0.5 * (len(result["lost_seconds"]) + 2)  # each is rounded
     assert desk.said("to continue: trainingrun local run run.yaml")
     assert desk.left() == []
 
@@ -109,6 +128,12 @@ def test_a_run_that_is_stopped_and_then_killed_is_continued_to_its_end(desk: Des
     assert (result["outcome"], result["step"], result["total_steps"]) == ("Complete", STEPS, STEPS)
     assert result["disruptions"], "the killed node is in the report"
     assert result["heldout"]["heldout_loss"] > 0
+    assert desk.said("measuring held-out loss on")
+    measured = trainingrun(desk.folder, "local", "evaluate", "scenario", "-o", "json")
+    assert measured.code == 0, measured.err
+    assert "measuring held-out loss on" in measured.err
+    figures = {key: value for key, value in json.loads(measured.out).items() if key != "seconds"}
+    assert figures.items() <= result["heldout"].items()
     written = small_manifest(desk.folder)["spec"]
     assert result["export"] == written["output"]["uri"]
     assert (Path(result["export"].removeprefix("file://")) / "model.safetensors").exists()

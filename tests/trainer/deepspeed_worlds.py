@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from tests.trainer import parity, worlds
-from tests.trainer.layouts import a_rung, whole
+from tests.trainer.layouts import a_rung, trained, whole
 
 from trainer.architecture import model_config
 from trainer.checkpoint.flat import take
@@ -21,7 +21,6 @@ from trainer.config import TrainerConfig, read_config
 from trainer.deepspeed_engine.settings import BUCKET_ELEMENTS
 from trainer.engine import Engine
 from trainer.mesh import build_axes
-from trainer.step import Votes
 from trainingrun.protocol.records import Rung
 
 _BUCKET = BUCKET_ELEMENTS
@@ -125,20 +124,7 @@ def train(rank: int, kind: Kind, recipe: parity.Recipe) -> parity.Outcome:
     optimizer: Any = engine.state.optimizer
     optimizer.fill(lambda name, shape: recipe.weights[name])
     engine.state.filled(initial=True)
-    losses, norms = [], []
-    for step in range(1, recipe.steps + 1):
-        batches = parity.share(
-            step,
-            global_batch=recipe.global_batch,
-            data_rank=axes.data_rank,
-            data_degree=axes.data_degree,
-            micro_batch=rung.micro_batch,
-            accumulation=rung.accumulation,
-        )
-        rate = recipe.learning_rates[step - 1]
-        result = engine.runner.run(step, batches, learning_rate=rate, votes=Votes())
-        losses.append(result.loss)
-        norms.append(result.gradient_norm)
+    losses, norms = trained(engine.runner, axes, rung, recipe)
     return parity.Outcome(losses, norms, gathered(engine, recipe))
 
 

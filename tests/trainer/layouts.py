@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.architecture import model_config
 from trainer.config import OptimizerConfig
+from trainer.engine import Runner
 from trainer.executor import Executor
 from trainer.initial import fill_initial
 from trainer.mesh import Axes, build_axes
@@ -17,10 +19,10 @@ from trainer.optim import Optimizer
 from trainer.parallelise import parallelise
 from trainer.parameters import Parameter, local
 from trainer.stage import Stage, build_stages
-from trainer.step import StepRunner, Votes
+from trainer.step import StepResult, StepRunner, Votes
 from trainingrun.protocol.records import Rung
 
-__all__ = ["a_rung", "build", "initial_weights", "local", "train", "whole"]
+__all__ = ["a_rung", "build", "initial_weights", "local", "stepped", "train", "trained", "whole"]
 
 
 def a_rung(
@@ -92,20 +94,31 @@ def train(rank: int, rung: Rung, recipe: parity.Recipe) -> parity.Outcome:
     )
     executor = Executor(stages, optimizer.parameters, axes, rung, sequence_length=parity.SEQUENCE)
     runner = StepRunner(executor, optimizer, axes, max_grad_norm=recipe.max_grad_norm, seed=1)
-    losses, norms = [], []
-    for step in range(1, recipe.steps + 1):
+    losses, norms = trained(runner, axes, rung, recipe)
+    return parity.Outcome(losses, norms, {p.name: whole(p.cut) for p in parameters})
+
+
+def trained(runner: Runner, axes: Axes, rung: Rung, recipe: parity.Recipe) -> tuple[list[float], list[float]]:
+    """(losses, norms of the gradients) by step."""
+    rates = recipe.learning_rates[: recipe.steps]
+    results = list(stepped(runner, axes, rung, rates, global_batch=recipe.global_batch))
+    return [result.loss for result in results], [result.gradient_norm for result in results]
+
+
+def stepped(
+    runner: Runner, axes: Axes, rung: Rung, learning_rates: Sequence[float], *, global_batch: int
+) -> Iterator[StepResult]:
+    """A step for each learning rate, of any engine, on this rank's share of `parity`'s data."""
+    for step, rate in enumerate(learning_rates, 1):
         batches = parity.share(
             step,
-            global_batch=recipe.global_batch,
+            global_batch=global_batch,
             data_rank=axes.data_rank,
             data_degree=axes.data_degree,
             micro_batch=rung.micro_batch,
             accumulation=rung.accumulation,
         )
-        result = runner.run(step, batches, learning_rate=recipe.learning_rates[step - 1], votes=Votes())
-        losses.append(result.loss)
-        norms.append(result.gradient_norm)
-    return parity.Outcome(losses, norms, {p.name: whole(p.cut) for p in parameters})
+        yield runner.run(step, batches, learning_rate=rate, votes=Votes())
 
 
 def initial_weights(rank: int, rung: Rung, model: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from trainer.precision import PRECISIONS, LossScale
 from trainer.recompute import compile_layers, recompute
 from trainer.stage import build_stages
 from trainer.state import TrainingState
-from trainer.step import StepRunner, Votes
+from trainer.step import StepRunner
 from trainingrun.protocol.records import Rung
 
 OPTIMIZER = OptimizerConfig(
@@ -83,16 +83,8 @@ def train(rank: int, rung: Rung, setting: Setting) -> Seen:
         executor, optimizer, axes, max_grad_norm=OPTIMIZER.max_grad_norm, seed=1, scale=state.scale
     )
     results = []
-    for step in range(1, setting.steps + 1):
-        batches = parity.share(
-            step,
-            global_batch=8,
-            data_rank=axes.data_rank,
-            data_degree=axes.data_degree,
-            micro_batch=rung.micro_batch,
-            accumulation=rung.accumulation,
-        )
-        result = runner.run(step, batches, learning_rate=OPTIMIZER.learning_rate, votes=Votes())
+    rates = [OPTIMIZER.learning_rate] * setting.steps
+    for result in layouts.stepped(runner, axes, rung, rates, global_batch=8):
         state.advance(result, learning_rate=OPTIMIZER.learning_rate, samples=8)
         results.append(result)
     return Seen(

@@ -133,5 +133,7 @@ def test_a_member_that_is_told_that_the_run_is_complete_ends_well(tmp_path: Path
     mailbox.post_result(Result("Done", 300))
     complete = leaving(Directive(1, DirectiveKind.LEAVE, reason="Complete"), 4, mailbox).termination
     assert (complete.exit_code, complete.reason, complete.epoch, complete.step) == (0, "Done", 4, 300)
+    spare = leaving(Directive(1, DirectiveKind.LEAVE, epoch=7, reason="Complete"), 0, None).termination
+    assert (spare.reason, spare.epoch, spare.step) == ("Done", 7, 0)  # it had no part in the epoch that ended
     shrunk = leaving(Directive(1, DirectiveKind.LEAVE, reason="Shrunk"), 4, mailbox).termination
     assert (shrunk.exit_code, shrunk.reason) == (75, "Left")

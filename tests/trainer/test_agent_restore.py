@@ -99,6 +99,9 @@ def test_what_is_pruned_is_neither_the_restore_point_nor_the_newest(tmp_path: Pa
     restore = Restore(RestoreSource.MEMORY, step=6, epoch=1, layout=LAYOUT)
     mine.prune(restore)
     assert [(s.epoch, s.step) for s in mine.held()] == [(1, 6), (2, 8)]
+    mine.prune(restore, buddies=True)
+    assert [(s.epoch, s.step) for s in mine.held()] == [(1, 6)]
+    (tmp_path / "e0002.r0.a.snap").write_bytes(sealed(2, 8, LAYOUT, PIECES[0]))
     mine.prune(replace(restore, source=RestoreSource.DURABLE))
     assert [(s.epoch, s.step) for s in mine.held()] == [(2, 8)]
 

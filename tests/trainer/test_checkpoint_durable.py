@@ -66,14 +66,14 @@ def test_a_manifest_says_what_the_checkpoint_is(tmp_path: Path) -> None:
     saved(tmp_path, 7, epoch=3, parent="step-00000005.e0002", plan={"tensor": 2})
     manifest = read_manifest(tmp_path, "step-00000007.e0003")
     content = json.loads((tmp_path / manifest.name / "manifest.json").read_text())
-    assert content["stateFormat"] == 1
+    assert content["stateFormat"] == 2
     assert (content["step"], content["epoch"], content["tokens"]) == (7, 3, 700)
     assert content["dataPosition"] == {"samples": 84}
     assert content["schedule"] == {"updates": 7, "learningRate": 0.1}
     assert (content["parent"], content["runUid"]) == ("step-00000005.e0002", cuts.UID)
     assert (content["plan"], content["versions"]) == ({"tensor": 2}, {"torch": "x"})
     assert content["digest"] == manifest.digest
-    assert set(content["files"]) == {"__0_0.distcp"}
+    assert set(content["files"]) == set(content["sums"]) == {"__0_0.distcp"}
     assert {item["name"] for item in content["items"]} == set(cuts.state(0, Cut()))
 
 

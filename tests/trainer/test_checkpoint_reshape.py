@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from tests.trainer import cuts
 from tests.trainer.cuts import Cut
 from tests.trainer.worlds import run_world
 
+from trainer.checkpoint.container import ALIGNMENT
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.restore import from_durable
 
@@ -28,7 +30,7 @@ def test_what_any_cut_saved_every_other_restores_bit_by_bit(tmp_path: Path) -> N
             assert len(of_rank) == 2 * len(restored) * len(saved)
             assert [(what, differ) for what, differ in of_rank if differ] == []
     plain_dcp_loads_them(location, saved)
-    every_byte_is_in_the_manifest_once(location, names)
+    every_byte_is_hashed_and_no_piece_is_there_twice(location, names)
 
 
 def plain_dcp_loads_them(location: Path, saved: list[tuple[str, int]]) -> None:
@@ -38,14 +40,17 @@ def plain_dcp_loads_them(location: Path, saved: list[tuple[str, int]]) -> None:
         assert cuts.wrong(tensors, step) == []
 
 
-def every_byte_is_in_the_manifest_once(location: Path, names: list[str]) -> None:
+def every_byte_is_hashed_and_no_piece_is_there_twice(location: Path, names: list[str]) -> None:
     for name in names:
         manifest = read_manifest(location, name)
         for file, size in manifest.files.items():
-            spans = sorted(
+            hashed = [(start, end) for start, end, _ in manifest.hashed(file)]
+            assert [hashed[0][0], *(end for _, end in hashed)] == [*(start for start, _ in hashed), size]
+            items = sorted(
                 (i.byte_offset, i.byte_offset + i.byte_length) for i in manifest.items if i.file == file
             )
-            assert [spans[0][0], *(end for _, end in spans)] == [*(start for start, _ in spans), size]
+            assert all(0 <= then[0] - now[1] < ALIGNMENT for now, then in pairwise(items))
+            assert (items[0][0], items[-1][1]) == (0, size)
         pieces = {(item.name, item.offsets) for item in manifest.items}
         assert len(pieces) == len(manifest.items)
 

@@ -17,7 +17,17 @@ from trainer.checkpoint.about import AboutModel
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.restore import CheckpointDamaged
 from trainer.data.prepare import PreparedData, prepare
-from trainer.evaluate import bigram_cross_entropy, entropies, main, mean_loss, pairs
+from trainer.evaluate import (
+    TOKEN_LIMIT,
+    WORK_LIMIT,
+    bigram_cross_entropy,
+    entropies,
+    evaluate,
+    main,
+    mean_loss,
+    pairs,
+    spread,
+)
 from trainer.export import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -142,7 +152,7 @@ def test_evaluation_keeps_documents_apart(spec: dict[str, Any], tmp_path: Path) 
     model = a_model(spec, 300, torch.float64)
     lengths = [5, 9, 2, 6, 10]
     packed = a_store(tmp_path / "packed", lengths, vocabulary=300)
-    loss, targets = mean_loss(model, packed, packed.sequences(64), 64)
+    loss, targets = mean_loss(model, packed, range(packed.sequences(64)), 64, quiet)
     alone = 0.0
     for start, end in zip(packed.starts, packed.starts[1:], strict=False):
         ids = torch.from_numpy(packed.read(int(start), int(end)))[None]
@@ -166,8 +176,44 @@ def test_entropies_are_those_of_counts() -> None:
 
 def test_pairs_do_not_cross_documents(tmp_path: Path) -> None:
     store = a_store(tmp_path / "s", [3, 2])
-    before, after = pairs(store, 100)
+    before, after = pairs(store, [(0, 100)])
     assert list(zip(before.tolist(), after.tolist(), strict=True)) == [(1, 2), (2, END), (3, END)]
+    before, after = pairs(
+        store, [(1, 2), (4, 5)]
+    )  # the target of a stretch's last token is the token after it
+    assert list(zip(before.tolist(), after.tolist(), strict=True)) == [(2, END)]
+
+
+def test_rows_are_spread_evenly_and_the_same_each_time() -> None:
+    assert list(spread(10, 4)) == [0, 2, 5, 7]
+    assert list(spread(10, 10)) == list(spread(10, 99)) == list(range(10))
+    assert spread(3_000_001, 2) == [0, 1_500_000]
+
+
+def test_the_documented_bounds_are_those_that_hold() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    assert f"at most {TOKEN_LIMIT:,} tokens" in text
+    assert WORK_LIMIT == 2 * 10**12
+    assert f"more than {WORK_LIMIT / TOKEN_LIMIT / 1e6:.1f} million parameters 2 × 10¹² divided" in text
+
+
+def test_a_large_held_out_text_is_sampled_and_it_is_said_on_how_many_tokens(
+    spec: dict[str, Any], data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, said = a_model(spec, data.vocabulary_size), list[str]()
+    export(tmp_path / "c", saved(tmp_path / "c", model, spec, data), tmp_path / "m")
+    assert data.heldout is not None
+    whole = evaluate(tmp_path / "m", spec, data, said.append)
+    assert whole["measured_tokens"] == whole["heldout_tokens"] == data.heldout.tokens
+    asked = evaluate(tmp_path / "m", spec, data, said.append, limit=70)
+    assert (asked["measured_tokens"], asked["tokens"] < whole["tokens"]) == (64, True)
+    # For the same machine, a model of 1,000 times the parameters gets a thousandth of the tokens.
+    monkeypatch.setattr("trainer.evaluate.WORK_LIMIT", 33 * model.num_parameters())
+    large = evaluate(tmp_path / "m", spec, data, said.append)
+    assert large["measured_tokens"] == 32
+    rows = spread(data.heldout.sequences(16), 2)
+    assert large["heldout_loss"] == mean_loss(model, data.heldout, rows, 16, quiet)[0]
+    assert f"measuring held-out loss on 32 of {data.heldout.tokens:,} tokens" in said
 
 
 def test_the_command_prints_one_line_of_numbers(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +228,12 @@ def test_a_folder_with_its_own_config_is_taken(tmp_path: Path, family: str) -> N
             1e-5,
             "spec.model.config.rms_norm_eps: 1e-05: the model in file:///w was made with 1e-06",
         ),
-        ("rope_theta", 9000.0, "spec.model.config.rope_parameters"),
+        (
+            "rope_theta",
+            9000.0,
+            "spec.model.config.rope_theta: 9000.0: the model in file:///w was made with 5000.0. "
+            "Fix: set rope_theta: 5000.0",
+        ),
         ("vocab_size", 320, "spec.model.config.vocab_size: 320: the model in file:///w was made with 300"),
         (
             "model_type",
@@ -247,6 +254,40 @@ def test_a_scaled_rope_that_the_specification_cannot_give_is_refused(source: Pat
     content["rope_parameters"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
     (source / "config.json").write_text(json.dumps(content))
     assert "spec.model.config.rope_parameters" in refusal(source, config_of("llama"))
+
+
+def test_gpt2_is_compared_by_the_names_of_the_specification_and_its_files_may_leave_out_n_inner(
+    tmp_path: Path,
+) -> None:
+    config = {**config_of("gpt2"), "intermediate_size": 128}
+    put(a_model(config), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, "n_inner": None}))
+    check_source(WeightsFolder(tmp_path, "file:///w"), model_config(config, ROWS))
+    assert "spec.model.config.hidden_size: 64" in refusal(tmp_path, {**config, "hidden_size": 64})
+
+
+def test_an_agent_finds_another_config_before_it_imports_anything(source: Path) -> None:
+    config = {key: value for key, value in config_of("llama").items() if key != "rope_theta"}
+    model = {"init": "Weights", "source": {"uri": source.as_uri()}, "config": config}
+    script = """
+import json, sys
+from trainer.agent.parts import real_parts
+from trainer.errors import ConfigError
+spec = json.loads(sys.argv[1])
+try:
+    real_parts().check_spec(spec)
+except ConfigError as error:
+    print(error)
+print(sorted({"torch", "transformers", "safetensors"} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", script, json.dumps({"model": model})]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0].startswith(
+        "spec.model.config.rope_theta: 'left out': the model there was made with 5000.0 (file://"
+    )
+    assert said[0].endswith("Fix: set rope_theta: 5000.0, or name another model")
+    assert said[1] == "[]"
 
 
 def rewrite(folder: Path, change: Any) -> None:

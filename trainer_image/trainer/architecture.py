@@ -15,6 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.pytorch_utils import Conv1D
 
 from trainer.families import FAMILIES, Family
+from trainer.norms import replace_norms
+from trainer.short_attention import FUSED
 from trainingrun.protocol import families as shapes
 
 # transformers loads a family's modules when a model of it is first built. A rank is a fork of a server that has
@@ -37,7 +39,7 @@ def model_config(given: Mapping[str, Any], vocabulary_size: int) -> PretrainedCo
     special = {"bos_token_id": None, "eos_token_id": None}
     values = special | transformers_values(given) | {"vocab_size": vocabulary_size, "use_cache": False}
     config = AutoConfig.for_model(**values)
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = FUSED
     return config
 
 
@@ -46,17 +48,12 @@ def family_of(config: PretrainedConfig) -> Family:
 
 
 def empty_model(config: PretrainedConfig, dtype: torch.dtype, *, float64_norms: bool) -> PreTrainedModel:
-    """The whole model on the meta device.
-
-    transformers' RMS norms compute in float32 at any precision. A rounding in the last digit of float64, as
-    any change of the layout brings, then turns now and then into one of float32, and grows: `float64_norms`
-    avoids it.
-    """
+    """The whole model on the meta device. `float64_norms`: its norms compute in float64, see `norms.py`."""
     family = family_of(config)
     with torch.device("meta"):
         whole = AutoModelForCausalLM.from_config(config, attn_implementation=config._attn_implementation)
-        if float64_norms:
-            _replace_norms(whole, centred=family.centred_norms)
+        if float64_norms or dtype == torch.float32:
+            replace_norms(whole, centred=family.centred_norms)
         for layer in layers_of(whole, family):
             for name in family.fused:
                 owner, _, attribute = name.rpartition(".")
@@ -82,27 +79,3 @@ class FusedColumns(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs @ self.weight.flatten(1) + self.bias.flatten()
-
-
-class CentredRMSNorm(nn.Module):
-    """Gemma's norm, in the precision of its input."""
-
-    def __init__(self, size: int, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size))
-        self._epsilon = epsilon
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        scale = torch.rsqrt(inputs.square().mean(-1, keepdim=True) + self._epsilon)
-        return inputs * scale * (1.0 + self.weight)
-
-
-def _replace_norms(model: nn.Module, *, centred: bool) -> None:
-    for name, module in list(model.named_modules()):
-        if not type(module).__name__.endswith("RMSNorm"):
-            continue
-        size = module.weight.shape[0]
-        epsilon = module.eps if centred else module.variance_epsilon
-        owner, _, attribute = name.rpartition(".")
-        norm = CentredRMSNorm(size, epsilon) if centred else nn.RMSNorm(size, eps=epsilon)
-        setattr(model.get_submodule(owner), attribute, norm)

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from trainer.short_attention import FUSED
+
 EAGER = "trainer_eager"
-ATTENTIONS = {"Sdpa": "sdpa", "Eager": EAGER}  # as spec.training.overrides.attention has them
+ATTENTIONS = {"Sdpa": FUSED, "Eager": EAGER}  # as spec.training.overrides.attention has them
 
 
 def attend_eagerly(

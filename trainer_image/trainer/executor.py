@@ -109,7 +109,13 @@ class Executor:
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = in_full_precision(logits)
-        loss = token_loss_sum(logits, labels, group=self._tensor_group, offset=self._columns.start)
+        loss = token_loss_sum(
+            logits,
+            labels,
+            group=self._tensor_group,
+            offset=self._columns.start,
+            consume=not self._z_coefficient,
+        )
         loss = loss * self._weight
         self._losses.append(loss.detach())
         if self._z_coefficient:

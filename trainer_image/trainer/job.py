@@ -14,7 +14,7 @@ from typing import Any
 
 from trainingrun.protocol import wire
 from trainingrun.protocol.messages import Progress
-from trainingrun.protocol.records import Epoch, RankExit
+from trainingrun.protocol.records import Epoch, RankExit, SnapshotId
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,22 @@ class Result:
     manifest: str = ""
     export: str = ""
     progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A snapshot that every rank has sealed, for the agents to copy their buddies' parts of."""
+
+    snapshot: SnapshotId
+    kept: SnapshotId | None  # the one before, which must stay until this one is complete everywhere
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How it ended on this node."""
+
+    snapshot: SnapshotId
+    complete: bool
 
 
 class Mailbox:
@@ -90,6 +106,20 @@ class Mailbox:
     def damaged(self) -> str:
         data = self._read("damaged.json")
         return str(data["checkpoint"]) if data else ""
+
+    # first local rank -> agent
+    def post_generation(self, generation: Generation) -> None:
+        self._put("generation.json", generation)
+
+    def generation(self) -> Generation | None:
+        return self._get("generation.json", Generation)
+
+    # agent -> first local rank
+    def post_copied(self, copied: Copied) -> None:
+        self._put("copied.json", copied)
+
+    def copied(self) -> Copied | None:
+        return self._get("copied.json", Copied)
 
     # agent -> ranks
     def request_pause(self) -> None:

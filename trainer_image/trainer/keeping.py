@@ -1,8 +1,9 @@
 """The state's ways out of this process: memory snapshots and durable checkpoints of the running epoch.
 
 A snapshot becomes the protected one only once every rank has sealed its part, which the next collective
-proves. A durable checkpoint costs the step a copy in host memory; the rest happens in one background thread of each
-rank, which talk to each other over a group of their own. Called by the train loop at steps that all ranks agreed on.
+proves; where nodes keep each other's snapshots, once every node has its buddy's (`generations`). A durable
+checkpoint costs the step a copy in host memory; the rest happens in one background thread of each rank, which talk
+to each other over a group of their own. Called by the train loop at steps that all ranks agreed on.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from trainer.checkpoint.manifest import manifest_of, read_manifest
 from trainer.checkpoint.snapshot import SnapshotWriter
 from trainer.checkpoint.staging import Staging
 from trainer.config import TrainerConfig
-from trainer.job import RankJob
+from trainer.generations import Generations
+from trainer.job import Generation, Mailbox, RankJob
 from trainer.mesh import Axes
 from trainer.state import TrainingState
+from trainer.step import Votes
 from trainingrun.protocol import wire
+from trainingrun.protocol.records import Epoch, RestoreSource, SnapshotId
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,10 @@ class SnapshotKeeper:
         self._state = state
         self._epoch = job.record.epoch
         self._unprotected: int | None = None
+        self._generations: Generations | None = None
+        self._mailbox = Mailbox(job.mailbox) if local_rank == 0 else None  # to the node's agent
+        if on and job.record.rung.buddies:
+            self._generations = Generations(len(job.record.members), _restored(job.record))
         if on:
             self._writer = SnapshotWriter(
                 job.snapshot_dir,
@@ -56,18 +64,57 @@ class SnapshotKeeper:
                 tensors=state.tensors(),
             )
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next snapshot may be taken; a pause need not ask."""
+        return self._generations is None or self._generations.ready
+
     def take(self) -> float:
         """Write the state as it is now; seconds."""
         self.seconds = self._writer.write(self._state.step, self._state.scalars())
         self._unprotected = self._state.step
+        if self._generations is not None:
+            self._generations.taken(SnapshotId(self._epoch, self._state.step))
         return self.seconds
 
-    def everyone_passed(self) -> None:
-        """A collective after the newest snapshot is over, so all ranks have sealed theirs."""
+    def copied(self) -> bool | None:
+        """Whether this node has its buddy's part of the newest snapshot; None: not known yet, or not this rank's to
+        tell.
+        """
+        if self._generations is None or self._mailbox is None or self._generations.copying is None:
+            return None
+        answer = self._mailbox.copied()
+        if answer is None or answer.snapshot != self._generations.copying:
+            return None
+        return answer.complete
+
+    def everyone_passed(self, agreed: Votes) -> int | None:
+        """A collective after the newest snapshot is over, so all ranks have sealed theirs. The step that every node
+        has its buddy's part of with that, told once.
+        """
         self.seconds = 0.0
+        if self._generations is not None:
+            return self._next_generation(self._generations, agreed)
         if self._unprotected is not None:
             self._writer.protect(self._epoch, self._unprotected)
             self._unprotected = None
+        return None
+
+    def _next_generation(self, generations: Generations, agreed: Votes) -> int | None:
+        complete = generations.answered(agreed.copied, agreed.not_copied)
+        if complete is not None:
+            self._writer.protect(complete.epoch, complete.step)
+        begun = generations.passed()
+        if begun is not None and self._mailbox is not None:
+            self._mailbox.post_generation(Generation(begun, generations.kept))
+        return complete.step if complete is not None else None
+
+
+def _restored(record: Epoch) -> SnapshotId | None:
+    """The snapshot that the nodes hold as their ranks will cut it."""
+    restore = record.restore
+    same = restore.source is RestoreSource.MEMORY and restore.layout == record.rung.layout
+    return SnapshotId(restore.epoch, restore.step) if same else None
 
 
 @dataclass(frozen=True)

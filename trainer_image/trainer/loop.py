@@ -88,8 +88,8 @@ def train(run: Run) -> Result:
         result = run.runner.run(
             step, run.reader.step(step), learning_rate=learning_rate, votes=votes(run, step, started)
         )
-        run.snapshots.everyone_passed()
         run.state.advance(result, learning_rate=learning_rate, samples=run.config.training.global_batch)
+        after_collective(run, result.agreed)
         note_peak(run)
         account(run, result, learning_rate, time.monotonic() - started)
         note_saved(run)
@@ -143,12 +143,17 @@ def check_data(scalars: Mapping[str, Any], fingerprint: str) -> None:
 
 
 def votes(run: Run, step: int, now: float) -> Votes:
-    """What this rank asks for after `step`. Anyone may pass on a pause; the rest is rank 0's."""
+    """What this rank asks for after `step`. Anyone may pass on a pause, and each node tells of its copies; the rest is
+    rank 0's.
+    """
+    copied = run.snapshots.copied()
     return Votes(
         pause=run.local_rank == 0 and run.mailbox.pause_requested(),
-        snapshot=run.leads and run.snapshot_policy.due(step),
+        snapshot=run.leads and run.snapshots.ready and run.snapshot_policy.due(step),
         durable=run.leads and run.durable_policy.due(step, now),
         snapshot_seconds=run.snapshots.seconds,
+        copied=int(copied is True),
+        not_copied=int(copied is False),
     )
 
 
@@ -160,6 +165,12 @@ def note_peak(run: Run) -> None:
     if run.axes.world > 1:
         dist.all_reduce(fullest, op=dist.ReduceOp.MAX)
     run.reporter.peaked(int(fullest))
+
+
+def after_collective(run: Run, agreed: Votes) -> None:
+    complete = run.snapshots.everyone_passed(agreed)
+    if complete is not None:
+        run.metrics.write(run.state.step, buddiesHave=complete)
 
 
 def account(run: Run, result: StepResult, learning_rate: float, seconds: float) -> None:
@@ -259,7 +270,7 @@ def paused(run: Run) -> Result:
     run.reader.close()
     if run.axes.world > 1:
         dist.barrier()
-    run.snapshots.everyone_passed()
+    run.snapshots.everyone_passed(Votes())
     log.info("paused after step %d", run.state.step)
     progress = run.reporter.progress(run.state) if run.leads else None
     return Result("Paused", run.state.step, progress=progress)

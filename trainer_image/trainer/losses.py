@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 IGNORED = -100
+_ELEMENTS_AT_ONCE = 1 << 18
 
 
 def in_full_precision(logits: torch.Tensor) -> torch.Tensor:
@@ -21,19 +21,56 @@ def in_full_precision(logits: torch.Tensor) -> torch.Tensor:
 
 
 def token_loss_sum(
-    logits: torch.Tensor, labels: torch.Tensor, *, group: dist.ProcessGroup | None = None, offset: int = 0
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    group: dist.ProcessGroup | None = None,
+    offset: int = 0,
+    consume: bool = False,
 ) -> torch.Tensor:
     """Sum of cross entropies, a scalar in the dtype of the logits; 0 when every label is ignored.
 
     `logits` `[b, S, V]`, or with `group` this rank's columns `[b, S, V_local]`, the first of which is
     column `offset` of the whole; `labels` `[b, S]`, already shifted, IGNORED where a token weighs nothing.
-    Every rank of `group` gets the same sum.
+    Every rank of `group` gets the same sum. `consume`: nobody looks at the logits again, so their memory is used;
+    otherwise that of a copy.
     """
     flat_logits, flat_labels = logits.flatten(0, 1), labels.flatten()
+    loss: torch.Tensor
     if group is None:
-        return F.cross_entropy(flat_logits, flat_labels, ignore_index=IGNORED, reduction="sum")
-    loss: torch.Tensor = _VocabularyParallelLoss.apply(flat_logits, flat_labels, group, offset)
+        loss = _InPlaceLoss.apply(flat_logits if consume else flat_logits.clone(), flat_labels)
+    else:
+        loss = _VocabularyParallelLoss.apply(flat_logits, flat_labels, group, offset)
     return loss
+
+
+class _InPlaceLoss(torch.autograd.Function):
+    """Cross entropy within the memory of the logits: they become logarithms of probabilities, and these in the backward
+    pass the gradient. Some rows at a time, which stay in the processor's cache from one operation to the next.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        own = logits.detach()
+        weighs = labels != IGNORED
+        column = labels.clamp(min=0).unsqueeze(-1)
+        for part in own.split(_rows_at_once(own)):
+            torch.log_softmax(part, dim=-1, out=part)
+        ctx.save_for_backward(own, column, weighs)
+        return torch.where(weighs, own.gather(-1, column).squeeze(-1), 0.0).sum().neg()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, None]:
+        own, column, weighs = ctx.saved_tensors
+        each = (weighs * upstream).unsqueeze(-1)
+        rows = _rows_at_once(own)
+        for part, weight in zip(own.split(rows), each.split(rows), strict=True):
+            part.exp_().mul_(weight)
+        return own.scatter_add_(-1, column, -each), None
+
+
+def _rows_at_once(matrix: torch.Tensor) -> int:
+    return max(1, _ELEMENTS_AT_ONCE // matrix.shape[-1])
 
 
 class _VocabularyParallelLoss(torch.autograd.Function):

@@ -37,6 +37,18 @@ class Votes:
     snapshot: bool = False
     durable: bool = False
     snapshot_seconds: float = 0.0  # what this rank's newest snapshot took; agreed as the mean over ranks
+    copied: int = 0  # nodes that have their buddy's part of the newest snapshot: 1 or 0; agreed as the sum
+    not_copied: int = 0  # ... that cannot get it
+
+    def numbers(self, world: int) -> tuple[float, ...]:
+        """What this rank adds to the step's sum over all ranks."""
+        asked = (float(self.pause), float(self.snapshot), float(self.durable))
+        return (*asked, self.snapshot_seconds / world, float(self.copied), float(self.not_copied))
+
+    @classmethod
+    def agreed(cls, sums: Sequence[float]) -> Votes:
+        pause, snapshot, durable, seconds, copied, not_copied = sums
+        return cls(pause > 0, snapshot > 0, durable > 0, seconds, round(copied), round(not_copied))
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,8 @@ class StepRunner:
         self, step: int, batches: Sequence[MicroBatch], *, learning_rate: float, votes: Votes
     ) -> StepResult:
         """Collective. Raises TrainingDiverged on every rank when the loss or the gradient is not finite."""
-        torch.manual_seed(hash((self._seed, step, self._axes.dropout_index)))
+        # torch.manual_seed looks for accelerators each time, for a third of a millisecond.
+        torch.default_generator.manual_seed(hash((self._seed, step, self._axes.dropout_index)))
         tokens = self._count_tokens(batches)
         loss = z_loss = squared_norm = 0.0
         gradients: list[torch.Tensor] = []
@@ -92,12 +105,9 @@ class StepRunner:
             loss if self._counts else 0.0,
             z_loss if self._counts else 0.0,
             squared_norm,
-            float(votes.pause),
-            float(votes.snapshot),
-            float(votes.durable),
-            votes.snapshot_seconds / self._axes.world,
+            *votes.numbers(self._axes.world),
         )
-        agreed = Votes(asked[0] > 0, asked[1] > 0, asked[2] > 0, asked[3])
+        agreed = Votes.agreed(asked)
         if not tokens:
             log.warning("step %d: no token of the global batch weighs anything; no update", step)
             return StepResult(0.0, 0, 0.0, False, agreed)

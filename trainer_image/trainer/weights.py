@@ -8,7 +8,6 @@ every rank in place of random weights.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from trainer.errors import ConfigError
 from trainer.families import HEAD_WEIGHT
 from trainer.parameters import Parameter
 from trainer.weights_folder import DTYPES, WeightsFolder
+from trainingrun.protocol.source_config import as_given, fix_for, keys_of, same
 
 # Of a transformers config, what decides neither shapes nor numbers, or is the run's own business.
 _OURS = frozenset(
@@ -126,31 +126,23 @@ def _check_config(folder: WeightsFolder, config: PretrainedConfig) -> None:
             "spec.model.config.model_type",
             config.model_type,
             f"the model in {folder.uri} is of type {content.get('model_type')!r}",
-            "give the config of the model in that folder",
+            fix_for("model_type", None),
         )
     try:
         theirs = AutoConfig.from_pretrained(folder.folder, local_files_only=True).to_dict()
     except (OSError, ValueError, KeyError) as error:
         raise folder.refused(f"its config.json cannot be used: {error}", "copy it anew") from error
-    ours = config.to_dict()
+    theirs, ours = as_given(theirs), as_given(config.to_dict())
     for key in sorted(theirs.keys() | ours.keys()):
-        if key in _OURS or _NO_NUMBERS.search(key) or _same(theirs.get(key), ours.get(key)):
+        if key in _OURS or _NO_NUMBERS.search(key) or same(theirs.get(key), ours.get(key)):
             continue
+        known = key in keys_of(config.model_type)
         raise ConfigError(
             f"spec.model.config.{key}",
             _shown(ours.get(key)),
             f"the model in {folder.uri} was made with {_shown(theirs.get(key))}",
-            f"write its value into spec.model.config, or use another model where {key} cannot be given",
+            fix_for(key, theirs.get(key)) if known else f"use another model: {key} cannot be given",
         )
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) or isinstance(other, float):
-        numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        return numbers and math.isclose(one, other, rel_tol=1e-12)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
-    return bool(one == other)
 
 
 def _shown(value: Any) -> Any:

@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trainer.errors import ConfigError
+from trainingrun.protocol.source_config import CONFIG_FILE
 
 SOURCE_FIELD = "spec.model.source.uri"
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -40,6 +40,15 @@ class MemoryTier(Block):
         description="Steps from one snapshot to the next; 0: none; omitted: measured, so that the stall "
         "stays small.",
     )
+    copies: int = Field(
+        2,
+        ge=1,
+        le=2,
+        description="Copies of the state that memory keeps where there are nodes for them. 2: nodes with parts that "
+        "no other node has keep each other's snapshots (buddies), where their memory holds them too; 1: only "
+        "the copies that data parallelism makes.",
+        json_schema_extra=rules(never_changes("spec.checkpoint.memory.copies")),
+    )
 
 
 class DurableTier(Block):

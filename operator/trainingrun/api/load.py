@@ -1,11 +1,12 @@
 """From a file to a checked TrainingRun, and from that to the resolved spec that a revision freezes.
 
-`read_manifest` and `require_files` touch the disk; the rest is pure. Called by the CLI for a file and by the
-controller for an object (which has no folder: relative paths are refused then).
+`read_manifest`, `require_files` and `check_source_config` touch the disk; the rest is pure. Called by the CLI for a
+file and by the controller for an object (which has no folder: relative paths are refused then).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trainingrun.api.durability import DURABLE_SECONDS
 from trainingrun.api.errors import FieldError, InvalidManifest, Missing, UnreadableManifest
 from trainingrun.api.models import TrainingRun
 from trainingrun.api.translate import field_errors, path_of
+from trainingrun.protocol.source_config import CONFIG_FILE, misfits
 
 MANIFEST_BYTES = 2**20
 """Largest manifest that is read; the API server takes no more either."""
@@ -137,6 +139,30 @@ def require_files(spec: Mapping[str, Any]) -> None:
     ]
     if errors:
         raise Missing("\n".join(str(error) for error in errors))
+
+
+def check_source_config(spec: Mapping[str, Any]) -> None:
+    """Raises InvalidManifest when the weights of spec.model.source, where they are on this machine, are of another
+    model than spec.model.config. What cannot be read is left to the trainer.
+    """
+    source = spec["model"].get("source")
+    folder = uris.file_path(source["uri"]) if source else None
+    try:
+        content = json.loads((Path(folder) / CONFIG_FILE).read_text()) if folder else None
+    except (OSError, ValueError):
+        return
+    found = misfits(spec["model"]["config"], content) if isinstance(content, dict) else ()
+    errors = [
+        FieldError(
+            f"spec.model.config.{one.key}",
+            one.given,
+            f"{'left out' if one.given is None else one.given}, but {one.problem} ({source['uri']})",
+            one.fix,
+        )
+        for one in found
+    ]
+    if errors:
+        raise InvalidManifest(tuple(errors))
 
 
 def _is_missing(uri: str | None) -> bool:

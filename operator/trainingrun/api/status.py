@@ -83,7 +83,9 @@ class Plan(StatusBlock):
         0,
         description="Share of the computed sequences that weigh nothing and keep the global batch.",
     )
-    state_copies: Size = Field(description="Copies of the training state, each on nodes of its own.")
+    state_copies: Size = Field(
+        description="Copies of the training state, each on nodes of its own, those that buddies keep included."
+    )
     memory_mib: Count = Field(alias="memoryMiB", description="Predicted peak memory of one process, in MiB.")
     available_mib: Count = Field(alias="availableMiB", description="Memory that one process has, in MiB.")
     step_millis: Count | None = Field(None, description="Measured time of a step, in milliseconds.")

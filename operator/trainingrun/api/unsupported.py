@@ -45,7 +45,6 @@ FIELDS: dict[str, str] = {
     "spec.parallelism.axes.expert": _ALWAYS_ONE,
     "spec.parallelism.onResize": "remove it; the model-parallel shape is kept wherever it fits",
     "spec.checkpoint.location.secretRef": _SECRET,
-    "spec.checkpoint.memory.copies": "remove it; status.plan.stateCopies shows how many there are",
     "spec.checkpoint.durable.keepEverySteps": "remove it, and use keepLast",
     "spec.recovery.onOutOfMemory": "remove it, and limit the cause OutOfMemory in spec.recovery.limits",
     "spec.recovery.onLossSpike": "remove it",

@@ -34,6 +34,7 @@ PARTS = (
     Part("buffers", "B", "32", "gathered blocks and messages"),
     Part("reserved", "R", "90", "interpreter and libraries"),
     Part("snapshots", "S", "37", "two, and a copy to save from, in the pod's memory"),
+    Part("buddies", "N", "90", "two snapshots of the next node, in the pod's memory"),
 )
 KEPT_FREE, UNUSED = "-", "."
 
@@ -60,10 +61,14 @@ def memory_lines(weighed: Weighed) -> list[str]:
     lines.append(f"  probability of running out of memory: {percent(weighed.p_oom)}")
     if weighed.host_needed and weighed.host_available:
         lines.append(
-            "  beside the accelerators, snapshots of a node: "
+            f"  beside the accelerators, snapshots of a node{_and_of_a_buddy(weighed)}: "
             f"{human_bytes(weighed.host_needed)} of {human_bytes(weighed.host_available)} of host memory"
         )
     return lines
+
+
+def _and_of_a_buddy(weighed: Weighed) -> str:
+    return " and of its buddy" if weighed.rung.buddies else ""
 
 
 def verdict(weighed: Weighed) -> str:

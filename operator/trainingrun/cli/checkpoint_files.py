@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import IO
 
 from trainingrun.api.errors import CliExit, UserError
 from trainingrun.protocol import names
@@ -133,34 +134,46 @@ def _found(location: Path, name: str, pinned: bool) -> Found:
 
 
 def problems(location: Path, manifest: Manifest) -> Iterator[str]:
-    """Everything that is not as the manifest says, in the order of the files; each byte of each item is read."""
-    by_file: dict[str, list[Item]] = {file: [] for file in manifest.files}
-    for item in manifest.items:
-        by_file.setdefault(item.file, []).append(item)
-    for file, items in sorted(by_file.items()):
-        yield from _problems_of(location / manifest.name / file, manifest.files.get(file), items)
+    """Everything that is not as the manifest says, in the order of the files; each byte of each file is read."""
+    for file, size in sorted(manifest.files.items()):
+        yield from _problems_of(location / manifest.name / file, size, manifest)
 
 
-def _problems_of(path: Path, size: int | None, items: list[Item]) -> Iterator[str]:
+def _problems_of(path: Path, size: int, manifest: Manifest) -> Iterator[str]:
+    items = [item for item in manifest.items if item.file == path.name]
+    damaged: dict[str, str] = {}  # item -> what is wrong, each once
     try:
         with path.open("rb") as opened:
             actual = os.fstat(opened.fileno()).st_size
             if actual != size:
                 yield f"{path.name}: {actual} bytes, but {size} were written"
-            for item in sorted(items, key=lambda one: one.byte_offset):
-                opened.seek(item.byte_offset)
-                digest, left = hashlib.sha256(), item.byte_length
-                while left and (block := opened.read(min(_BLOCK, left))):
-                    digest.update(block)
-                    left -= len(block)
-                if left:
-                    yield f"{path.name}: {item.name}: the file ends within it"
-                elif digest.hexdigest() != item.sha256:
-                    yield f"{path.name}: {item.name}: its sha256 does not match the manifest"
-    except FileNotFoundError:
-        yield f"{path.name}: is gone"
+            for start, end, expected in manifest.hashed(path.name):
+                found = _digest(opened, start, end)
+                if found != expected:
+                    problem = "its sha256 does not match the manifest" if found else "the file ends within it"
+                    damaged |= {name: problem for name in _within(items, start, end) if name not in damaged}
     except OSError as error:
-        yield f"{path.name}: cannot be read: {error.strerror}"
+        gone = isinstance(error, FileNotFoundError)
+        yield f"{path.name}: " + ("is gone" if gone else f"cannot be read: {error.strerror}")
+    for name, problem in damaged.items():
+        yield f"{path.name}: {name}: {problem}"
+
+
+def _digest(opened: IO[bytes], start: int, end: int) -> str:
+    """The sha256 of those bytes; "" when the file ends before."""
+    opened.seek(start)
+    digest, left = hashlib.sha256(), end - start
+    while left and (block := opened.read(min(_BLOCK, left))):
+        digest.update(block)
+        left -= len(block)
+    return "" if left else digest.hexdigest()
+
+
+def _within(items: list[Item], start: int, end: int) -> list[str]:
+    """The items that have bytes there; the end of the file may have none."""
+    return [
+        item.name for item in items if item.byte_offset < end and item.byte_offset + item.byte_length > start
+    ] or [f"bytes {start} to {end}"]
 
 
 def remove(location: Path, name: str) -> None:

@@ -183,6 +183,6 @@ def _few(items: Sequence[str], many: str = "") -> str:
 
 def _source(item: EpochStory) -> str:
     if item.source == RestoreSource.INITIAL.value:
-        return "fresh weights"
+        return "initial weights"
     where = "memory" if item.source == RestoreSource.MEMORY.value else "durable checkpoint"
     return f"step {item.restored_step}, {where}"

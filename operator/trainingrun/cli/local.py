@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +18,7 @@ from rich.console import Console
 
 from trainingrun.api.errors import CliExit, Missing, UserError
 from trainingrun.cli.local_faults import KINDS, InvalidFault, parse_fault
-from trainingrun.cli.local_heldout import EvaluationFailed
+from trainingrun.cli.local_heldout import EvaluationFailed, Interrupted, evaluate, question_of
 from trainingrun.cli.local_preflight import (
     Refused,
     Request,
@@ -44,6 +46,10 @@ local_app = typer.Typer(
 )
 State = Annotated[Path, typer.Option("--state", help="Folder for the state of local runs.")]
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the result.")]
+TrainerPython = Annotated[
+    str, typer.Option("--trainer-python", envvar=ENV_TRAINER_PYTHON, help="Python that has the trainer.")
+]
+_INTERRUPTED = 128 + signal.SIGINT
 _FAULTS = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
 
 
@@ -61,9 +67,7 @@ def run_command(
         list[str] | None,
         typer.Option("--fault", help=f"Something to break, e.g. node-kill@50%,back=15s. {_FAULTS}."),
     ] = None,
-    trainer_python: Annotated[
-        str, typer.Option("--trainer-python", envvar=ENV_TRAINER_PYTHON, help="Python that has the trainer.")
-    ] = "",
+    trainer_python: TrainerPython = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Train on this machine, and watch it.
@@ -93,13 +97,15 @@ def run_command(
         cluster.teardown()
     if output is Format.TABLE:
         emit(render(report))
+        sys.stdout.flush()  # measuring takes its time
     measured = report
     try:
         if report.outcome == "Complete":
             measured = session.measure(report)
     except EvaluationFailed as error:
         say(f"error: the exported model could not be measured: {error}")
-        code = CliExit.UNEXPECTED
+        say(f"  hint: to measure it: trainingrun local evaluate {request.name} --state {state}")
+        code = _INTERRUPTED if isinstance(error, Interrupted) else CliExit.UNEXPECTED
     if output is not Format.TABLE:
         emit(document(measured.to_json(), output))
     elif measured.heldout is not None:
@@ -133,6 +139,39 @@ def status_command(
         word = is_over(run) or (reason_of(run.status, "Ready") or "Pending" if running else "Stopped")
         rows.append((run.name, word, step, str(progress.get("loss", "-")), str(membership.get("epoch", 0))))
     emit(table(("NAME", "STATE", "STEP", "LOSS", "EPOCH"), rows))
+
+
+@local_app.command("evaluate")
+def evaluate_command(
+    name: Annotated[str, typer.Argument(help="A run that is complete.", show_default=False)],
+    state: State = DEFAULT_STATE,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens",
+            min=1,
+            help="Measure about so many tokens of the held-out text. Omit = a sample whose size is bounded.",
+        ),
+    ] = None,
+    trainer_python: TrainerPython = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Measure a run's exported model on its held-out text, as at the end of the run.
+
+    A text of more tokens is sampled: rows that are spread evenly over it, the same each time.
+    """
+    store = Store(state.resolve())
+    run = store.run(_names(store, name)[0])
+    if run is None:
+        raise Missing(f"run {name}: it was just removed\n  hint: local status shows what is there")
+    question = question_of(run, tokens)
+    try:
+        figures = evaluate(_checked_python(trainer_python), question, store.layout.cache, say)
+    except Interrupted:
+        raise typer.Exit(_INTERRUPTED) from None
+    except EvaluationFailed as error:
+        raise _Unexpected(f"the exported model {question.model} could not be measured: {error}") from None
+    emit(heldout_line(figures) if output is Format.TABLE else document(figures, output))
 
 
 @local_app.command("clean")

@@ -19,7 +19,7 @@ from trainingrun.api import uris
 from trainingrun.api.claims import claim_uses
 from trainingrun.api.constants import ConditionType
 from trainingrun.api.errors import CliExit, FieldError, InvalidManifest, UserError
-from trainingrun.api.load import parse, read_manifest, require_files, resolve
+from trainingrun.api.load import check_source_config, parse, read_manifest, require_files, resolve
 from trainingrun.api.quantity import accelerator, parse_bytes
 from trainingrun.cli.checkpoint_files import EXPORT_SOURCE_FILE, exported_by
 from trainingrun.cli.report import condition
@@ -68,6 +68,7 @@ def read_request(file: Path, base_dir: Path, nodes: int | None) -> Request:
     spec = resolve(run, base_dir)
     refuse_cluster_only(spec)
     require_files(spec)
+    check_source_config(spec)
     scale = spec["scale"]
     count = scale["maxNodes"] if nodes is None else nodes
     if count < scale["minNodes"]:

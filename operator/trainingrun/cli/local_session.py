@@ -15,16 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from trainingrun.api.constants import Reason
 from trainingrun.api.errors import CliExit
 from trainingrun.api.quantity import accelerator
+from trainingrun.cli.checkpoint_files import Unreadable, look
 from trainingrun.cli.live import LiveView, Scene
 from trainingrun.cli.local_faults import Fault, FaultPlan
-from trainingrun.cli.local_heldout import evaluate
+from trainingrun.cli.local_heldout import TIMEOUT_SECONDS, Question, evaluate
 from trainingrun.cli.local_preflight import Request, is_over
-from trainingrun.cli.report import Report, build_report, condition, reason_of
+from trainingrun.cli.report import Report, Saved, build_report, condition, reason_of, stopped
 from trainingrun.cluster.local.cluster import CONTROLLER, MEMBERSHIP, LocalCluster
+from trainingrun.cluster.local.store import clock
+from trainingrun.control.loop import resolve_manifest
+from trainingrun.control.parting import write_last_news
+from trainingrun.control.planning import PlanBook
 from trainingrun.ports import RunObject
 from trainingrun.protocol.messages import AgentPhase, RunView, Termination
 
@@ -69,11 +75,14 @@ class Session:
         """
         if not report.export or not self.request.spec["data"]["validation"]:
             return report
-        what = "the run is complete; measuring the exported model on held-out text (Ctrl-C is safe) …"
-        self.console.print(what, style="dim")
+        self._say("the run is complete; its model is now measured on held-out text (Ctrl-C is safe)")
+        question = Question(report.export, self.request.spec)
         cache = self.cluster.layout.cache
-        figures = evaluate(self.trainer_python, report.export, self.request.spec, cache)
+        figures = evaluate(self.trainer_python, question, cache, self._say, TIMEOUT_SECONDS)
         return replace(report, heldout=figures)
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text, style="dim"), soft_wrap=True)
 
     # while it runs
 
@@ -153,6 +162,12 @@ class Session:
             view.note("Stopping", "the pods are asked to leave (Ctrl-C again ends them at once)")
         self._stop.clear()
         self.cluster.stop(CONTROLLER)
+        if outcome == "Stopped":
+            port, name = self.cluster.port, self.request.name
+            write_last_news(
+                port, name, clock(), PlanBook(), lambda manifest: resolve_manifest(dict(manifest))
+            )
+            self._tell_events(view)
         self.cluster.stop(MEMBERSHIP)
         self.cluster.stop_pods(self._stop)
 
@@ -166,7 +181,21 @@ class Session:
         report = build_report(name, status, outcome, epochs, words, location, logs)
         if outcome == "Failed" and condition(status, "Failed").get("status") != "True":
             report = replace(report, failure={"reason": reason_of(status, "Stalled")})
+        if outcome == "Stopped" and run is not None:
+            report = stopped(report, clock() - run.created_at, self._saved())
         return report
+
+    def _saved(self) -> Saved | None:
+        """The newest checkpoint at the run's location, now that nobody writes there any more."""
+        folder = self.request.location
+        try:
+            newest = look(folder).newest if folder is not None and folder.exists() else None
+        except Unreadable:
+            return None
+        if newest is None:
+            return None if folder is None else Saved()
+        uri = str(self.request.spec["checkpoint"]["location"]["uri"])
+        return Saved(f"{uri.rstrip('/')}/{newest.name}", newest.step)
 
 
 def stalled_for_good(run: RunObject, known: RunView | None) -> CliExit | None:

@@ -184,7 +184,7 @@ def _row(planned: PlannedRung, question: Question) -> tuple[str, ...]:
         f"{human_bytes(planned.memory.total)} of {human_bytes(planned.available_bytes)}",
         human_seconds(planned.step_seconds),
         f"{planned.tokens_per_second:.0f}",
-        str(rung.state_copies),
+        f"{rung.state_copies} (buddies)" if rung.buddies else str(rung.state_copies),
         *price,
         "yes" if rung.useful else f"no: {rung.reason}",
     )

@@ -9,7 +9,7 @@ figures. It adds nothing up that the controller has added up already.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainingrun.cli.live import duration
@@ -24,8 +24,9 @@ PARTS = {
     "Checkpoint": "checkpoints and export",
     "Resize": "changes of size",
     "Control": "waiting for control plane",
+    "Stop": "stopping",
 }
-SOURCES = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "fresh weights"}
+SOURCES = {"Memory": "memory", "Durable": "a durable checkpoint", "Initial": "the initial weights"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Report:
     disruptions: Sequence[Mapping[str, Any]] = ()
     checkpoint: str = ""
     checkpoint_step: int = 0
+    checkpoint_is_hearsay: bool = False  # from status alone: there may be a newer one
     export: str = ""
     failure: Mapping[str, Any] | None = None
     heldout: Mapping[str, float] | None = None
@@ -52,6 +54,14 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The newest checkpoint that is at a location; no URI: there is none."""
+
+    uri: str = ""
+    step: int = 0
 
 
 def build_report(
@@ -97,6 +107,24 @@ def build_report(
     )
 
 
+def stopped(report: Report, wall_seconds: float, saved: Saved | None) -> Report:
+    """The report of a run that was stopped: all the time until nothing of it ran any more, and what it goes on from.
+
+    `saved`: the newest checkpoint at its location; None when nobody could look there, and status is all that is known.
+    """
+    wall = max(wall_seconds, report.wall_seconds)
+    lost = {**report.lost_seconds, "Stop": round(wall - report.wall_seconds)}
+    report = replace(
+        report,
+        wall_seconds=round(wall),
+        goodput_permille=int(1000 * report.productive_seconds / wall) if wall else 0,
+        lost_seconds={part: seconds for part, seconds in lost.items() if seconds},
+    )
+    if saved is None:
+        return replace(report, checkpoint_is_hearsay=True)
+    return replace(report, checkpoint=saved.uri, checkpoint_step=saved.step)
+
+
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The condition of that type; empty when there is none."""
     found = (item for item in status.get("conditions") or [] if item["type"] == kind)
@@ -134,14 +162,18 @@ def _stopped(report: Report) -> list[str]:
     if report.outcome != "Stopped":
         return []
     if not report.checkpoint:
-        return ["no checkpoint was saved yet: the run will begin again from step 0"]
+        none = "no checkpoint is known of" if report.checkpoint_is_hearsay else "no checkpoint was saved yet"
+        return [f"{none}: the run will begin again from step 0"]
     step = report.checkpoint_step
     again = (
         f"the {report.step - step} steps after it are trained again"
         if report.step > step
         else "no step is lost"
     )
-    return [f"it will go on from step {step}, the newest durable checkpoint: {again}"]
+    newest = "the newest durable checkpoint"
+    if report.checkpoint_is_hearsay:
+        newest += " known of (its location was not looked at), or from a newer one"
+    return [f"it will go on from step {step}, {newest}: {again}"]
 
 
 def lost_lines(lost_seconds: Mapping[str, float], wall_seconds: float) -> list[str]:
@@ -200,7 +232,9 @@ def heldout_line(figures: Mapping[str, float]) -> str:
     verdict = "below the bigram's" if loss < bigram else "not below the bigram's"
     learned = figures.get("bigram_cross_entropy")
     table = "" if learned is None else f"; a bigram table of the training tokens reaches {learned:.3f}"
+    held_out, measured = figures.get("heldout_tokens", 0), figures.get("measured_tokens", 0)
+    sample = f", a sample of {held_out:,.0f}" if measured < held_out else ""
     return (
         f"held-out loss {loss:.3f} nats/token | unigram {figures['unigram_entropy']:.3f} "
-        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens): {verdict}{table}"
+        f"| bigram {bigram:.3f} (entropies of the same {figures['tokens']:,.0f} tokens{sample}): {verdict}{table}"
     )

@@ -34,6 +34,7 @@ from trainingrun.control.ledger import with_last_epoch, with_running_epoch
 from trainingrun.control.observed import Observed, PlanResult
 from trainingrun.control.policy import Policy
 from trainingrun.control.refusals import not_before
+from trainingrun.control.remembered import steps_known
 from trainingrun.control.reporting import Report, build_status, worth_writing
 from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import SeatChanges, fill_seats, remove_live
@@ -194,9 +195,11 @@ def _status(
         ledger = with_last_epoch(ledger, created, epoch, final.summary, now, sizes)
         counters = replace(counters, ledger=ledger)
     elif running or epoch is None:
-        progress = None if observed.view is None else observed.view.progress
-        summary = progress.summary if progress else None
-        ledger = with_running_epoch(ledger, created, epoch, summary, now, sizes)
+        known = steps_known(observed)
+        heard = observed.view is not None and observed.view.progress is not None
+        # Nobody can tell of steps while membership is away: that is no silence of the ranks.
+        at = now if heard or known is None else min(now, known.last_step_at)
+        ledger = with_running_epoch(ledger, created, epoch, known, at, sizes)
     state = assess(observed, failure, final is not None, now, policy)
     status = build_status(Report(observed, counters, ledger, state, failure, final), now, policy)
     return status, worth_writing(observed.run.status, status, now, policy)

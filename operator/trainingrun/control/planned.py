@@ -38,15 +38,25 @@ def plan_block(observed: Observed, revision: Revision) -> dict[str, Any]:
         "accumulation": rung.accumulation,
         "paddingPermille": round(1000 * rung.padding_sequences / computed),
         "stateCopies": rung.state_copies,
-        "memoryMiB": round(_bytes_of_process(predicted) / _MIB),
+        "memoryMiB": round(_of_a_process(predicted.get("memory") or {}) / _MIB),
         "availableMiB": round(predicted.get("availableBytes", 0) / _MIB),
         "predictedStepMillis": round(1000 * predicted.get("stepSeconds", 0.0)),
-        "reason": (rung.reason or str(revision.plan.get("reason", "")))[:_REASON_LIMIT],
+        "reason": _reason(rung, revision)[:_REASON_LIMIT],
     }
     measured = _measured_step(observed)
     if measured:
         block["stepMillis"] = measured
     return block
+
+
+def _reason(rung: Rung, revision: Revision) -> str:
+    reason = rung.reason or str(revision.plan.get("reason", ""))
+    return f"{reason}; each node keeps the snapshots of a buddy too" if rung.buddies else reason
+
+
+def _of_a_process(bill: Mapping[str, int]) -> int:
+    """Bytes; what stands beside accelerators, in the memory of the host, is not theirs."""
+    return sum(size for part, size in bill.items() if part != "host")
 
 
 def _present_rung(observed: Observed, revision: Revision) -> Rung:
@@ -64,11 +74,6 @@ def _prediction(plan: Mapping[str, Any], nodes: int) -> Mapping[str, Any]:
         item for item in plan.get("rungs") or [] if item["rung"]["nodes"] == nodes
     ]
     return found[0] if found else {}
-
-
-def _bytes_of_process(predicted: Mapping[str, Any]) -> int:
-    """Snapshots in a host's memory are beside those of the process."""
-    return sum(count for part, count in (predicted.get("memory") or {}).items() if part != "host")
 
 
 def _measured_step(observed: Observed) -> int:

@@ -111,6 +111,17 @@ def _write(pod: Pod) -> dict[str, Any]:
     return data
 
 
+def steps_known(observed: Observed) -> EpochSummary | None:
+    """Of the newest epoch: as heard now, or as remembered while membership is away or has heard of no step yet."""
+    epoch, view = observed.epoch, observed.view
+    if epoch is None:
+        return None
+    known = _remembered(observed)
+    if view is not None and view.progress is not None:
+        known = _further(known, view.progress.summary, epoch.epoch)
+    return known if known is not None and known.epoch == epoch.epoch else None
+
+
 def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str, Any] | None:
     """The block `status.accounting.stepping`: of the newest epoch, as heard now, as remembered, or as told by the
     last words of the run. It stays when the run is over: no record will ever tell of its last epoch.
@@ -118,9 +129,7 @@ def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str,
     epoch = observed.epoch
     if epoch is None:
         return None
-    known = _remembered(observed)
-    if observed.view is not None and observed.view.progress is not None:
-        known = _further(known, observed.view.progress.summary, epoch.epoch)
+    known = steps_known(observed)
     if final is not None:
         known = _further(known, final.summary, epoch.epoch)
     if known is None or known.epoch != epoch.epoch:

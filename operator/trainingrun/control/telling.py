@@ -146,7 +146,7 @@ def _what_failed_to_restore(ended: Epoch | None, record: Epoch, item: Disruption
 def _from(record: Epoch) -> str:
     restore = record.restore
     if restore.source is RestoreSource.INITIAL:
-        return "from fresh weights"
+        return "from initial weights"
     return f"restored step {restore.step} from {restore.source.value}"
 
 

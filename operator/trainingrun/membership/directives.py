@@ -44,7 +44,7 @@ class Order:
 
 def order_for(seat: Seat, scene: Scene, proposal: Proposal | None) -> Order | None:
     if scene.complete:
-        return None if seat.phase is AgentPhase.DONE and _first(seat, scene) else _leave("Complete")
+        return None if seat.phase is AgentPhase.DONE and _first(seat, scene) else _complete(scene)
     if proposal is not None:
         return _during(seat, scene, proposal)
     if seat.left_out or scene.evidence.broken or scene.evidence.committed:
@@ -62,11 +62,13 @@ def order_for(seat: Seat, scene: Scene, proposal: Proposal | None) -> Order | No
 
 
 def gone() -> Order:
-    return _leave("RunGone")
+    return Order(DirectiveKind.LEAVE, reason="RunGone")
 
 
-def _leave(reason: str) -> Order:
-    return Order(DirectiveKind.LEAVE, reason=reason)
+def _complete(scene: Scene) -> Order:
+    """Names the epoch, so that who has no part in it (a spare, one that is just back) can say what ended too."""
+    epoch = scene.current.epoch if scene.current is not None else 0
+    return Order(DirectiveKind.LEAVE, epoch=epoch, reason="Complete")
 
 
 def _first(seat: Seat, scene: Scene) -> bool:

@@ -72,18 +72,20 @@ def coefficients(machine: Machine) -> Mapping[str, float]:
     return CPU_TIMES if machine.name == CPU else fitted.FRAMEWORKS.get(FRAMEWORK, fitted.COMMON)
 
 
-@lru_cache(maxsize=2)
-def framework_of(eager: bool) -> Framework:
-    found = framework(FRAMEWORK)
+@lru_cache(maxsize=4)
+def framework_of(eager: bool, mixed: bool) -> Framework:
+    found = framework(FRAMEWORK if mixed else f"{FRAMEWORK}-fp32")
     return replace(found, flash_attention=False) if eager else found
 
 
-LOGIT_COPIES = int(framework(FRAMEWORK).coefficients["memory_logit_copies"])
+_COEFFICIENTS = framework(FRAMEWORK).coefficients
+LOGIT_COPIES = int(_COEFFICIENTS["memory_logit_copies"])
+WHOLE_LOGIT_COPIES = int(_COEFFICIENTS["memory_whole_logit_copies"])
 
 
 def kept_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
     """Elements that one layer keeps for its backward pass, per token, with fused attention."""
-    own = framework_of(False)
+    own = framework_of(False, training.mixed)
     found = activations.kept(
         model,
         activations.frozen(own),
@@ -144,7 +146,7 @@ def workload_of(
             recompute=recompute,
         ),
         machine=machine_of(node),
-        framework=framework_of(training.eager),
+        framework=framework_of(training.eager, training.mixed),
     )
 
 

@@ -44,6 +44,7 @@ def describe_rung(planned: PlannedRung) -> dict[str, Any]:
         "stateCopies": rung.state_copies,
         "joinBytes": planned.join_bytes,
         "joinSeconds": planned.join_seconds,
+        "buddies": rung.buddies,
         "memory": describe_bill(planned.memory),
         "availableBytes": planned.available_bytes,
         "stepSeconds": planned.step_seconds,

@@ -114,7 +114,14 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         engine=parallelism.get("engine") or "Native",
         zero_stage=block.get("zeroStage"),
         offload=block.get("offload") or "None",
+        memory_copies=_memory_copies(spec),
     )
+
+
+def _memory_copies(spec: Mapping[str, Any]) -> int:
+    """Without snapshots in memory there is nothing to keep for others."""
+    memory = (spec.get("checkpoint") or {}).get("memory") or {}
+    return 1 if memory.get("intervalSteps") == 0 else int(memory.get("copies", 1))
 
 
 def _pinned(spec: Mapping[str, Any]) -> dict[str, int]:

@@ -7,12 +7,13 @@ The activation terms count what autograd keeps of transformers' Llama layer with
 under a document mask; they were found by adding up the saved tensors of that layer and hold to within 1 %.
 Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s sequence, t tensor):
 
-    6 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
+    4 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
 
-six for the two norms (input, normalised, scaled), four for queries, keys and values (repeated to all heads
-under a mask) and the attention's output, four for gate, up, their product and the activation, the
-log-sum-exp, the mask as numbers, and the norms' scales. Hidden states are whole on each tensor rank, unless
-sequence parallelism divides them (6 h / t). The fullest moment is either the loss, with four copies of the logits,
+four for the two norms (normalised, scaled; six in half precision, with their inputs), four for queries, keys and
+values (repeated to all heads under a mask) and the attention's output, four for gate, up, their product and the
+activation, the log-sum-exp, the mask as numbers, and the norms' scales; over short sequences the weights of all pairs
+of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank, unless sequence parallelism divides
+them (4 h / t). The fullest moment is either the loss, with its copies of the logits,
 or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
 
@@ -23,16 +24,18 @@ was 9 % high.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingrun.planner import zero
-from trainingrun.planner.costing import LOGIT_COPIES, kept_elements
+from trainingrun.planner.costing import LOGIT_COPIES, WHOLE_LOGIT_COPIES, kept_elements
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.optimizer_state import state_bytes, update_elements
 from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
+from trainingrun.protocol.attention import LONGEST_KEPT
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
+BUDDY_BUFFERS = 2  # of another node's snapshots: the newest complete one, and the one that arrives
 EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
 MARGIN_PERCENT = 4
 BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
@@ -68,8 +71,23 @@ def state_bytes_of_node(bill: MemoryBill, node: NodeShape, cut: Cut) -> int:
 
 def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
     """Elements that one layer keeps for its backward pass, per token."""
-    pairs = EAGER_COPIES * (model.attention_heads // tensor) * training.sequence_length
-    return kept_elements(model, training, tensor) + (pairs if training.eager else 0)
+    pairs = EAGER_COPIES if training.eager else int(kept_weights(training))
+    heads = model.attention_heads // tensor
+    return kept_elements(model, training, tensor) + pairs * heads * training.sequence_length
+
+
+def _norm_copies(training: TrainingShape) -> int:
+    """Hidden states that a norm keeps: transformers' own, which half precision has, keep their input too."""
+    return 3 if training.mixed else 2
+
+
+def kept_weights(training: TrainingShape) -> bool:
+    """Whether the trainer's attention keeps the weights of all pairs of tokens, as it may on a CPU."""
+    return (
+        not (training.eager or training.mixed)
+        and training.context == 1
+        and training.sequence_length <= LONGEST_KEPT
+    )
 
 
 def memory_bill(
@@ -101,6 +119,26 @@ def memory_bill(
         for stage in cut.ends
     ]
     return max(bills, key=lambda bill: bill.total)
+
+
+def with_buddies(
+    model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut, bill: MemoryBill
+) -> MemoryBill:
+    """`bill` and this process's share of the snapshots that its node keeps for another, which may have the fullest
+    stage.
+    """
+    size = BUDDY_BUFFERS * max(_state_bytes(model, training, cut, stage) for stage in cut.ends)
+    if node.device == "cpu":
+        return replace(bill, buddies=size)
+    return replace(bill, host=bill.host + size)
+
+
+def _state_bytes(model: ModelShape, training: TrainingShape, cut: Cut, stage: int) -> int:
+    """What a snapshot of a rank of this stage takes: its weights, and what the optimizer keeps."""
+    parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank)
+    own = -(-parameters.total // cut.shard)
+    weights = training.parameter_bytes * own * (2 if training.averaged else 1)
+    return weights + state_bytes(model, training, parameters, cut)
 
 
 def stage_bill(
@@ -179,13 +217,14 @@ def _gathers(cut: Cut) -> bool:
 def _kept(
     model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
 ) -> int:
-    """Bytes of the activations of the micro-batches in flight; the last norm keeps three hidden states more. A layer
-    that is computed again keeps its input only.
+    """Bytes of the activations of the micro-batches in flight, the last norm's included. A layer that is computed again
+    keeps its input only.
     """
     short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
     layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
     kept = cut.in_flight(stage) * (layers + short * _input_elements(model, training, cut))
-    elements = tokens * (kept + (3 * model.hidden_size if stage == cut.head_rank else 0))
+    last = _norm_copies(training) * model.hidden_size if stage == cut.head_rank else 0
+    elements = tokens * (kept + last)
     return int(training.activation_bytes * elements)
 
 
@@ -206,17 +245,20 @@ def _loss(
     """Between forward and backward: all copies of the logits, and the head's gradient before it is added."""
     return _Moment(
         activations=_kept(model, training, cut, stage, parameters, tokens),
-        logits=_logit_bytes(training) * tokens * -(-model.vocabulary_size // cut.tensor),
+        logits=_logit_bytes(training, cut) * tokens * -(-model.vocabulary_size // cut.tensor),
         buffers=training.activation_bytes * vocabulary_parameters(model, cut.tensor),
     )
 
 
-def _logit_bytes(training: TrainingShape) -> int:
+def _logit_bytes(training: TrainingShape, cut: Cut) -> int:
     """Of one logit at the loss, which is computed in FP32 at least: in half precision the logits themselves, and
-    their gradient, are there beside it.
+    their gradient, are there beside it. One that is looked at once and is not cut gives its memory to its gradient.
     """
     extra = 2 * training.activation_bytes if training.mixed else 0
-    return (LOGIT_COPIES + (1 if training.z_loss else 0)) * training.parameter_bytes + extra
+    looked_at_twice = cut.tensor > 1 or training.z_loss or training.engine != "Native"
+    copies = LOGIT_COPIES if looked_at_twice else WHOLE_LOGIT_COPIES
+    second = 1 if cut.tensor > 1 and training.z_loss else 0
+    return (copies + second) * training.parameter_bytes + extra
 
 
 def _backward(

@@ -126,17 +126,12 @@ def of_batch(batch: Split, data: int, training: TrainingShape) -> str:
     return text
 
 
-def of_copies(copies: int, nodes: int, joining: int, seconds: float) -> str:
-    """`joining`: bytes that a node loads from others when it joins, in so many `seconds`."""
-    if copies > 1:
-        lost = counted(copies - 1, "node")
-        held = f"state copies {copies}: any {lost} can be lost and memory still holds everything"
-        loads = f"; a node that joins loads {human_bytes(joining)} from others, {human_seconds(seconds)} by its link"
-        return held + (loads if joining else "")
-    if nodes == 1:
-        return "state copies 1: there is one node; losing it restores from the durable checkpoint"
+def of_joining(joining: int, seconds: float) -> str:
+    """Bytes that a node loads from others when it joins, in so many seconds; nothing to say where it cannot."""
+    if not joining:
+        return ""
     return (
-        "state copies 1: a lost node takes a part of the only copy; it restores from the durable checkpoint"
+        f"; a node that joins loads {human_bytes(joining)} from others, {human_seconds(seconds)} by its link"
     )
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from trainingrun.planner import advice, reasons, rules, zero
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
+from trainingrun.planner.copies import copies
 from trainingrun.planner.errors import NothingFits
 from trainingrun.planner.fastest import RECOMPUTATION, Choice, fastest
-from trainingrun.planner.layout import state_copies
 from trainingrun.planner.memory import available_bytes, fits, memory_bill, state_bytes_of_node
 from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.time import predict
@@ -160,13 +160,13 @@ def _rung(
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation,
     )
-    copies = state_copies(cut, replicate, node.processes)
-    joining = state_bytes_of_node(bill, node, cut) if copies > 1 else 0
+    kept = copies(problem.model, training, node, cut, replicate=replicate, nodes=used, bill=bill)
+    joining = state_bytes_of_node(bill, node, cut) if kept.count > 1 else 0
     join_seconds = joining / node.link_bytes_per_second
     why = (
         reasons.of_sharding(cut, replicate, candidate.units),
         reasons.of_batch(batch, replicate * cut.shard, training),
-        reasons.of_copies(copies, used, joining, join_seconds),
+        kept.reason + reasons.of_joining(joining, join_seconds),
         *reasons.of_activations(training),
         idle or reasons.of_use(best_before.rung if best_before else None),
     )
@@ -184,17 +184,18 @@ def _rung(
             micro_batch=batch.micro_batch,
             accumulation=batch.accumulation,
             padding_sequences=batch.padding,
-            state_copies=copies,
+            state_copies=kept.count,
             useful=not idle,
             reason=idle,
             context=cut.context,
             sequence_parallel=training.sequence_parallel and cut.tensor > 1,
             schedule=cut.schedule,
+            buddies=kept.buddies,
             activation_checkpointing=training.activation_checkpointing.replace("Auto", "None"),
             engine=training.engine,
             zero_stage=cut.zero,
         ),
-        memory=bill,
+        memory=kept.bill,
         available_bytes=available_bytes(node),
         step_seconds=times.total,
         tokens_per_second=tokens / times.total,

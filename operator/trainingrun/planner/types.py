@@ -121,6 +121,7 @@ class TrainingShape:
     engine: str = "Native"  # Native | DeepSpeed
     zero_stage: int | None = None  # of the engine DeepSpeed; None: the lowest that fits
     offload: str = "None"  # of the engine DeepSpeed: None | Optimizer | OptimizerAndParameters
+    memory_copies: int = 1  # of the state, that memory should hold where there are nodes for it
 
     @property
     def context(self) -> int:
@@ -179,7 +180,8 @@ class MemoryBill:
     buffers: int
     reserved: int
     snapshots: int  # two memory snapshots, and the copy that a durable checkpoint is written from
-    host: int = 0  # snapshots in the memory of an accelerator's host; not in `total`
+    host: int = 0  # snapshots in the memory of an accelerator's host, a buddy's included; not in `total`
+    buddies: int = 0  # two snapshots of another node; beside accelerators they are in `host`
 
     @property
     def total(self) -> int:
@@ -192,6 +194,7 @@ class MemoryBill:
             + self.buffers
             + self.reserved
             + self.snapshots
+            + self.buddies
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 
+from trainingrun.planner.copies import copies
 from trainingrun.planner.cost.fit import USUAL_SPREAD
 from trainingrun.planner.cost.frameworks import framework
 from trainingrun.planner.hardware import gpus
@@ -87,9 +88,11 @@ def weigh(
         micro_batch=rung.micro_batch,
         accumulation=rung.accumulation,
     )
-    bill = corrected_bill(bill, factors.memory)
+    nodes = rung.world // node.processes
+    kept = copies(model, training, node, cut, replicate=rung.replicate, nodes=nodes, bill=bill)
+    bill = corrected_bill(kept.bill, factors.memory)
     return Weighed(
-        rung=rung,
+        rung=replace(rung, state_copies=kept.count, buddies=kept.buddies),
         memory=bill,
         available=available_bytes(node),
         margin=margin_bytes(node),
@@ -114,7 +117,11 @@ def as_chosen(training: TrainingShape, rung: Rung) -> TrainingShape:
 
 def allocated(bill: MemoryBill) -> int:
     """What the allocator hands out: without what is reserved beside it, and without snapshots."""
-    return bill.total - bill.reserved - bill.snapshots
+    return bill.total - _beside(bill)
+
+
+def _beside(bill: MemoryBill) -> int:
+    return bill.reserved + bill.snapshots + bill.buddies
 
 
 def corrected_bill(bill: MemoryBill, factor: float) -> MemoryBill:
@@ -154,7 +161,7 @@ def in_predicted_bytes(node: NodeShape, factor: float) -> NodeShape:
 
 def p_oom(bill: MemoryBill, available: int, engine: str = "Native") -> float:
     """The share of such predictions whose peak would be beyond what there is."""
-    room, wanted = available - bill.reserved - bill.snapshots, allocated(bill)
+    room, wanted = available - _beside(bill), allocated(bill)
     if room <= 0:
         return 1.0
     if wanted <= 0:

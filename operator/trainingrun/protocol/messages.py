@@ -127,7 +127,7 @@ class Directive:
     seq: int
     kind: DirectiveKind = DirectiveKind.WAIT
     nonce: str = ""  # Prepare: of the proposal
-    epoch: int = 0  # Pause: the epoch to pause; Prepare: the epoch proposed
+    epoch: int = 0  # Pause: the epoch to pause; Prepare: the epoch proposed; Leave: the one that is complete
     record: Epoch | None = None  # Start
     reason: str = ""
 

@@ -38,7 +38,7 @@ class Rung:
     micro_batch: int  # sequences
     accumulation: int  # micro-batches a data rank and step
     padding_sequences: int
-    state_copies: int  # whole copies of the training state, each on nodes of its own
+    state_copies: int  # nodes that hold the least-held piece of the training state, buddies included
     useful: bool = True  # False: no better than a smaller rung; never chosen
     reason: str = ""
     activation_checkpointing: str = (
@@ -49,6 +49,7 @@ class Rung:
     schedule: str = "1F1B"  # a key of STAGES_PER_RANK; how the stages of a pipeline take turns
     engine: str = NATIVE  # Native | DeepSpeed: what trains
     zero_stage: int = 0  # DeepSpeed only: 1 | 2 | 3
+    buddies: bool = False  # each node keeps the snapshots of the next one too, which no other has
 
     @property
     def data(self) -> int:

@@ -181,6 +181,7 @@ class RunAgent(LocalElasticAgent):
         self._ranks = Ranks(self._node.rank_module, job)
         self._node.echo.follow(self._log_files(job))
         pids = self._ranks.start()
+        self._node.buddies.begin(job)
         logger.info(
             "epoch %d: ranks %s run (pids %s), from %s step %d",
             job.record.epoch,
@@ -201,6 +202,7 @@ class RunAgent(LocalElasticAgent):
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = _KILL_SECONDS) -> None:
         """Whatever signal the base class asks for: SIGKILL, at once."""
+        self._node.buddies.end()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close(_KILL_SECONDS)

@@ -49,9 +49,12 @@ class Broken(Ending):
 
 
 def leaving(directive: Directive, epoch: int, mailbox: Mailbox | None) -> Ending:
-    """What a Leave directive means: the run is complete, or this member is not wanted any more."""
+    """What a Leave directive means: the run is complete, or this member is not wanted any more.
+
+    `epoch`: this agent's newest. The last words name the epoch that completed the run, whoever was a member of it.
+    """
     if directive.reason != "Complete":
         return Left(f"membership asked this member to leave: {directive.reason}")
     result = mailbox.result() if mailbox else None
     step = result.step if result else 0
-    return Ending(Termination(ExitCode.DONE, "Done", "the run is complete", epoch, step))
+    return Ending(Termination(ExitCode.DONE, "Done", "the run is complete", directive.epoch or epoch, step))

@@ -13,6 +13,7 @@ import http.client
 import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,7 @@ class _Transfer:
     interrupted: Callable[[], bool]
     missing: set[Piece]
     copied: int = 0  # bytes
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])  # one that was overtaken may still write
 
     def ask_all(self, holders: Sequence[Member]) -> _Turn:
         turn = _Turn()
@@ -132,7 +134,7 @@ class _Transfer:
 
     def _write(self, body: http.client.HTTPResponse, path: Path, size: int, piece: Piece) -> str:
         """What is wrong with the content that came; "" when it is kept under its name."""
-        partial = form.partial_of(path)
+        partial = form.partial_of(path, self.name)
         written = 0
         try:
             with partial.open("wb") as file:

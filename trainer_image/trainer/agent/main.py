@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainer.agent import facts, last_words, surroundings
+from trainer.agent.buddies import Buddies
 from trainer.agent.client import Client
 from trainer.agent.data_process import DataProcess
 from trainer.agent.echo import Echo
@@ -102,6 +103,7 @@ class Agent:
             spec=spec,
             rank_module=rank_module,
             snapshots=self._snapshots,
+            buddies=Buddies(self._snapshots),
             survey=survey,
             warm=warm,
             news=self.news,

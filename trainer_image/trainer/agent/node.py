@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.agent.buddies import Buddies
 from trainer.agent.echo import Echo
 from trainer.agent.inbox import Inbox
 from trainer.agent.news import News
@@ -21,6 +22,7 @@ class Node:
     spec: Spec
     rank_module: str
     snapshots: Snapshots
+    buddies: Buddies
     survey: Survey
     warm: WarmServer
     news: News

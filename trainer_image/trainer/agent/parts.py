@@ -14,6 +14,7 @@ from trainer.checkpoint import manifest
 from trainer.checkpoint.location import path_of
 from trainer.checkpoint.store import LOCATION_FIELD, open_place, store_of
 from trainer.config import read_config
+from trainer.config.source import check_config_file
 from trainer.output import check_replaceable
 from trainingrun.protocol.messages import DurableCheckpoint
 
@@ -49,6 +50,7 @@ def real_parts() -> Parts:
 
 
 def _check(spec: Spec) -> None:
+    check_config_file(spec["model"])
     check_replaceable(read_config(spec).output)
 
 

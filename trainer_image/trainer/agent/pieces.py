@@ -30,8 +30,18 @@ def needed(record: Epoch, member: int) -> frozenset[Piece]:
     """
     if record.rung.layout != record.restore.layout:
         return all_pieces(record.restore.layout)
-    first = member * record.rung.processes_per_node
-    return frozenset(piece_of(first + i, record.rung) for i in range(record.rung.processes_per_node))
+    return of_member(record.rung, member)
+
+
+def of_member(rung: Rung, member: int) -> frozenset[Piece]:
+    """What the ranks of this node hold."""
+    first = member * rung.processes_per_node
+    return frozenset(piece_of(first + i, rung) for i in range(rung.processes_per_node))
+
+
+def buddy(record: Epoch, member: int) -> int:
+    """The member whose snapshots `member` keeps too: the next one, so that each has exactly one keeper."""
+    return (member + 1) % len(record.members)
 
 
 def holders(record: Epoch, member: int) -> Sequence[Member]:

@@ -73,7 +73,7 @@ class Rendezvous(RendezvousHandler):
         self._node.news.change(
             phase=AgentPhase.RUNNING, epoch=record.epoch, prepared="", exits=(), activity="", mailbox=mailbox
         )
-        self._node.snapshots.prune(record.restore)
+        self._node.snapshots.prune(record.restore, buddies=record.rung.buddies)
         try:
             files = self._restore_files(record, member)
         except fetch.Interrupted:

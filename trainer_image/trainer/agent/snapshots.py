@@ -1,4 +1,5 @@
-"""The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers.
+"""The snapshot files of this node: those that its ranks wrote, and those that were fetched from peers, for its ranks
+or to keep them.
 
 The agent reads headers and moves whole files; the tensors in them are the ranks' business. Fetched files
 count as held: they survive the ranks for which they were fetched.
@@ -35,14 +36,21 @@ class Snapshots:
         """Where pieces from peers go."""
         return self.folder / form.FETCHED
 
-    def prune(self, restore: Restore) -> None:
+    @property
+    def buddies(self) -> Path:
+        """Where the pieces of another node are kept."""
+        return self.folder / form.BUDDIES
+
+    def prune(self, restore: Restore, *, buddies: bool = False) -> None:
         """Drop what the run will not go back to, before ranks start from `restore` and need memory of their
         own.
 
         What stays is the restore point and, in case it turns out to be damaged, the newest snapshot that is
-        here.
+        here. Where `buddies` are to be kept too there is no memory for what is newer than a restore point in memory:
+        it was not whole, or it would be that itself.
         """
-        keep = {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
-        if restore.source is RestoreSource.MEMORY:
-            keep.add(SnapshotId(restore.epoch, restore.step))
+        in_memory = restore.source is RestoreSource.MEMORY
+        keep = {SnapshotId(restore.epoch, restore.step)} if in_memory else set()
+        if not (in_memory and buddies):
+            keep |= {SnapshotId(snapshot.epoch, snapshot.step) for snapshot in self.held()[-1:]}
         form.prune(self.folder, keep)

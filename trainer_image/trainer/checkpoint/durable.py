@@ -63,16 +63,15 @@ def save(
     except CheckpointException as error:  # derives from BaseException
         team.from_first(lambda: discard(store, name))
         raise _as_save_failed(name, error) from error
-    parts = team.gather((writer.items, writer.sizes))
+    parts = team.gather((writer.items, writer.sizes, writer.sums))
 
     def finish() -> None:
-        items = sorted(
-            (item for part, _ in parts for item in part), key=lambda item: (item.name, item.offsets)
-        )
-        files = {file: size for _, sizes in parts for file, size in sizes.items()}
+        items = sorted((one for part in parts for one in part[0]), key=lambda one: (one.name, one.offsets))
+        files = {file: size for part in parts for file, size in part[1].items()}
+        sums = {file: hashes for part in parts for file, hashes in part[2].items()}
         model = about.put(store) if about else {}
         manifest = Manifest(
-            name, step, epoch, run_uid, parent, scalars, plan, versions, tuple(items), files, model
+            name, step, epoch, run_uid, parent, scalars, plan, versions, tuple(items), files, model, sums
         )
         _commit(store, manifest)
         try:

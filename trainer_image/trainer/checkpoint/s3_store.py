@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 import functools
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
-from trainer.checkpoint.store import Stat
+from trainer.checkpoint.store import Stat, WriteAt
 
 Result = TypeVar("Result")
 
@@ -62,13 +63,16 @@ class S3Store:
         found = self._again(lambda: self._call("head_object", Key=self._key(path)))
         return Stat(found["ContentLength"], found["LastModified"].timestamp(), found["ETag"])
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        if length == 0:
-            return b""
+    def read(self, path: str) -> bytes:
         name = f"{self.bucket}/{self._key(path)}"
-        end = None if length is None else start + length
-        data: bytes = self._again(lambda: self._files.cat_file(name, start=start or None, end=end))
+        data: bytes = self._again(lambda: self._files.cat_file(name))
         return data
+
+    def read_into(self, path: str, start: int, buffer: memoryview) -> int:
+        name = f"{self.bucket}/{self._key(path)}"
+        data = self._again(lambda: self._files.cat_file(name, start=start, end=start + len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
 
     def create(self, path: str, content: bytes) -> bool:
         key, mark = self._key(path), secrets.token_hex(8)
@@ -84,21 +88,20 @@ class S3Store:
 
         return self._again(put)
 
+    @property
+    def part_bytes(self) -> int:
+        return PART_BYTES
+
     @contextmanager
-    def writing(self, path: str) -> Iterator[IO[bytes]]:
-        with _as_os_errors():
-            file = self._files.open(
-                f"{self.bucket}/{self._key(path)}", "wb", block_size=PART_BYTES, fill_cache=False
-            )
+    def writing(self, path: str) -> Iterator[WriteAt]:
+        upload = _Upload(functools.partial(self._call, Key=self._key(path)), PART_BYTES)
         try:
-            yield _Told(file)
-            with _as_os_errors():
-                file.close()
+            yield upload.write_at
+            upload.complete()
         except BaseException:
             # What cannot be aborted now, the next save's sweep aborts.
-            with suppress(OSError), _as_os_errors():
-                file.discard()
-            file.closed = True  # its destructor would complete the upload
+            with suppress(OSError):
+                upload.abort()
             raise
 
     def make_folder(self, folder: str = "", *, new: bool = False) -> None:
@@ -164,15 +167,34 @@ class S3Store:
             return action()
 
 
-class _Told:
-    """A file whose failures are OSErrors."""
+class _Upload:
+    """An object in parts, which may come in any order. `call` asks the server something about the object."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, call: Callable[..., Any], part_bytes: int) -> None:
+        self._call = call
+        self._part_bytes = part_bytes
+        self._beginning = threading.Lock()
+        self._id = ""
+        self._tags: dict[int, str] = {}  # part -> what the server calls its content
 
-    def write(self, data: Any) -> int:
-        with _as_os_errors():
-            return int(self._file.write(data))
+    def write_at(self, at: int, buffers: Sequence[bytes | memoryview]) -> None:
+        body = b"".join(buffers)
+        if at == 0 and len(body) < self._part_bytes:  # the only part
+            self._call("put_object", Body=body)
+            return
+        with self._beginning:
+            self._id = self._id or self._call("create_multipart_upload")["UploadId"]
+        part = at // self._part_bytes + 1
+        self._tags[part] = self._call("upload_part", UploadId=self._id, PartNumber=part, Body=body)["ETag"]
+
+    def complete(self) -> None:
+        if self._id:
+            parts = [{"PartNumber": part, "ETag": tag} for part, tag in sorted(self._tags.items())]
+            self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
+
+    def abort(self) -> None:
+        if self._id:
+            self._call("abort_multipart_upload", UploadId=self._id)
 
 
 @functools.cache

@@ -7,8 +7,9 @@ several ranks hold is the same everywhere. Called by the snapshots, the durable 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
@@ -16,6 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.distributed.tensor.placement_types import _StridedShard
 
 Sizes = tuple[int, ...]
+Source = TypeVar("Source")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,20 @@ class Piece:
     @property
     def dtype(self) -> str:
         return dtype_name(self.local.dtype)
+
+
+@dataclass(frozen=True)
+class Stored(Generic[Source]):
+    """A piece of a tensor in some file. `source` says how to come by its bytes."""
+
+    name: str
+    dtype: str
+    shape: Sizes  # of the whole tensor
+    region: Region
+    source: Source
+
+
+Chosen = Sequence[tuple[Stored[Source], Piece]]  # which stored pieces go into which of this rank's
 
 
 def local_piece(tensor: torch.Tensor) -> Piece:

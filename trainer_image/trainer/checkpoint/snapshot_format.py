@@ -33,6 +33,7 @@ ALIGNMENT = 64
 _MAGIC = b"TRSNAP01"
 _FILE_NAME = re.compile(r"^e(\d+)\.(?:r\d+\.[ab]|s\d+\.p\d+-\d+-\d+)\.snap$")
 FETCHED = "fetched"  # folder beside a node's own files
+BUDDIES = "buddies"  # another one: what is kept for another node
 _FRAME = struct.Struct("<8sIQ")  # magic, bytes of the JSON, its checksum
 
 Coordinates = tuple[int, int, int]
@@ -94,9 +95,9 @@ def fetched_name(epoch: int, step: int, piece: Coordinates) -> str:
     return f"e{epoch:04d}.s{step:08d}.p{piece_name(piece)}.snap"
 
 
-def partial_of(path: Path) -> Path:
-    """Where a file is written before it gets its name."""
-    return path.with_name(f".{path.name}.partial")
+def partial_of(path: Path, writer: str = "") -> Path:
+    """Where a file is written before it gets its name. `writer` tells apart who may write it at the same time."""
+    return path.with_name(f".{path.name}{writer and '.'}{writer}.partial")
 
 
 def epoch_in_name(path: Path) -> int | None:
@@ -172,7 +173,8 @@ def files(directory: Path) -> list[Path]:
     """All snapshot files in `directory`, sealed or not, those fetched from peers included. Other folders in it are
     not looked into: they come and go meanwhile.
     """
-    return sorted([*_snapshots_in(directory), *_snapshots_in(directory / FETCHED)])
+    folders = (directory, directory / FETCHED, directory / BUDDIES)
+    return sorted(path for folder in folders for path in _snapshots_in(folder))
 
 
 def _snapshots_in(folder: Path) -> list[Path]:
@@ -205,9 +207,17 @@ def prune(directory: Path, keep: Collection[SnapshotId]) -> None:
     """Remove every file that holds none of `keep`, unsealed ones too, and what an interrupted fetch left. Only while
     no rank of this node runs and nothing is being fetched.
     """
-    for partial in (directory / FETCHED).glob(".*.partial"):
+    for partial in [*(directory / FETCHED).glob(".*.partial"), *(directory / BUDDIES).glob(".*.partial")]:
         partial.unlink(missing_ok=True)
     for path in files(directory):
+        header = read_header(path)
+        if header is None or SnapshotId(header.epoch, header.step) not in keep:
+            path.unlink(missing_ok=True)
+
+
+def drop_copies(folder: Path, keep: Collection[SnapshotId | None]) -> None:
+    """Remove the copies of other snapshots than `keep` from a folder of copies; what is arriving stays."""
+    for path in _snapshots_in(folder):
         header = read_header(path)
         if header is None or SnapshotId(header.epoch, header.step) not in keep:
             path.unlink(missing_ok=True)

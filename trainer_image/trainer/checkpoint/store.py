@@ -13,17 +13,21 @@ import functools
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from trainer.errors import ConfigError
 from trainer.uris import S3, NotAPath, bucket_of, local_path, uri_of
 from trainingrun.protocol.checkpoints import TRASH
 
 LOCATION_FIELD = "spec.checkpoint.location.uri"
+# Of writes of 2 MiB and more the kernel keeps the pages in pieces that size, which a virtual machine may have to get
+# back from its host first: then they take twice as long.
+PART_BYTES = 1 << 20
+_BUFFERS_AT_ONCE = os.sysconf("SC_IOV_MAX")
 _FOR_GOOD = frozenset(  # trying again does not help; everything else may be a file system that is away
     {
         errno.EACCES,
@@ -46,6 +50,9 @@ class Stat:
     version: str  # another one when the content is another
 
 
+WriteAt = Callable[[int, Sequence[bytes | memoryview]], None]  # buffers one after another, from an offset on
+
+
 class Store(Protocol):
     @property
     def uri(self) -> str:
@@ -59,14 +66,22 @@ class Store(Protocol):
 
     def stat(self, path: str) -> Stat: ...
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Fewer bytes than `length` when the file ends before."""
+    def read(self, path: str) -> bytes: ...
+
+    def read_into(self, path: str, start: int, buffer: memoryview) -> int:
+        """How many bytes: fewer than fit when the file ends before."""
 
     def create(self, path: str, content: bytes) -> bool:
         """Whole and durable, or False when it is there already. Never seen half written."""
 
-    def writing(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        """A new file, durable once the block has ended without an error."""
+    @property
+    def part_bytes(self) -> int:
+        """What is best written at a time; a multiple of a block."""
+
+    def writing(self, path: str) -> AbstractContextManager[WriteAt]:
+        """A new file, durable once the block has ended without an error. Its parts, of `part_bytes` each but the last,
+        may be written in any order, by several threads.
+        """
 
     def make_folder(self, folder: str = "", *, new: bool = False) -> None:
         """`new`: it must not be there yet. A store without folders does nothing."""
@@ -108,10 +123,16 @@ class PathStore:
         found = (self.root / path).stat()
         return Stat(found.st_size, found.st_mtime, f"{found.st_mtime_ns}-{found.st_size}-{found.st_ino}")
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        with (self.root / path).open("rb") as file:
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def read_into(self, path: str, start: int, buffer: memoryview) -> int:
+        with (self.root / path).open("rb", buffering=0) as file:
             file.seek(start)
-            return file.read() if length is None else file.read(length)
+            done = 0
+            while got := file.readinto(buffer[done:]):
+                done += got
+        return done
 
     def create(self, path: str, content: bytes) -> bool:
         target = self.root / path
@@ -130,11 +151,14 @@ class PathStore:
         sync_folder(target.parent)
         return True
 
+    @property
+    def part_bytes(self) -> int:
+        return PART_BYTES
+
     @contextmanager
-    def writing(self, path: str) -> Iterator[IO[bytes]]:
-        with (self.root / path).open("xb") as file:
-            yield file
-            file.flush()
+    def writing(self, path: str) -> Iterator[WriteAt]:
+        with (self.root / path).open("xb", buffering=0) as file:
+            yield functools.partial(_write_at, file.fileno())
             os.fsync(file.fileno())
 
     def make_folder(self, folder: str = "", *, new: bool = False) -> None:
@@ -167,6 +191,19 @@ class PathStore:
 
     def begun(self) -> list[str]:
         return []
+
+
+def _write_at(descriptor: int, at: int, buffers: Sequence[bytes | memoryview]) -> None:
+    start, left = at, [memoryview(buffer) for buffer in buffers]
+    while left:
+        done = os.pwritev(descriptor, left[:_BUFFERS_AT_ONCE], at)
+        at += done
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:
+            left[0] = left[0][done:]
+    # Linux takes this for the order to begin writing to disk: at the sync there is little left to wait for.
+    os.posix_fadvise(descriptor, start, at - start, os.POSIX_FADV_DONTNEED)
 
 
 Place = Store | Path

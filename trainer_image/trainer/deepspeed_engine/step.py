@@ -44,15 +44,8 @@ class DeepSpeedStepRunner:
         if tokens:
             loss = self._forward_and_backward(batches, weight=self._factor / tokens) / self._factor
             squared_norm = _squared_norm(self._flat.gradients())
-        loss, squared_norm, *asked = self._sum(
-            loss,
-            squared_norm,
-            float(votes.pause),
-            float(votes.snapshot),
-            float(votes.durable),
-            votes.snapshot_seconds / self._axes.world,
-        )
-        agreed = Votes(asked[0] > 0, asked[1] > 0, asked[2] > 0, asked[3])
+        loss, squared_norm, *asked = self._sum(loss, squared_norm, *votes.numbers(self._axes.world))
+        agreed = Votes.agreed(asked)
         if not tokens:
             log.warning("step %d: no token of the global batch weighs anything; no update", step)
             return StepResult(0.0, 0, 0.0, False, agreed)

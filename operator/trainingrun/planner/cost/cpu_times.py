@@ -1,8 +1,7 @@
 """Coefficients of the time model on CPU cores, where the host that starts operations is what computes them.
 
-Set by hand from this project's own benchmarks (tiny Llama in FP32 on one core: 42 to 48 thousand tokens a
-second, which is 75 to 85 of the 90 GFLOP/s of large products); the published measurements that `fitted`
-comes from are of accelerators. Means of the names: `planner.cost.time`.
+Set by hand from this project's own benchmarks (PyTorch's Llama layers in FP32, see `hardware.cpu`); the published
+measurements that `fitted` comes from are of accelerators. Means of the names: `planner.cost.time`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from trainingrun.planner.cost import fitted
 
 _OWN: dict[str, float] = {
     "matmul": 1.0,
+    "half_rate_hidden": 40.0,  # hidden size at which half of the rate is reached
     "ragged": 1.0,  # there are no tiles to fill
     "wave": 0.0,
     "product_bytes": 0.1,  # weights of a layer stay in the cache while tokens pass
@@ -31,7 +31,7 @@ _OWN: dict[str, float] = {
     "data_contention": 0.0,
     "shard_member": 0.0,
     "update_passes": 0.5,
-    "start_layer": 8e-4,  # about 80 operations of 10 us, forward and backward
+    "start_layer": 1.5e-3,  # about 150 operations of 10 us, forward and backward (1.7 ms measured)
     "start_tensor": 2e-4,
     "start_context": 2e-4,
     "start_scores": 0.0,

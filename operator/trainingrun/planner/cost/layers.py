@@ -44,12 +44,18 @@ def _local_experts(work: Workload) -> float:
     return work.model.experts.count / work.layout.expert if work.model.experts else 0.0
 
 
+def _slowness(sums: Shapes, c: Table) -> float:
+    """Of matrix products, against the rate of large ones whose sizes are round."""
+    small = c.get("half_rate_hidden", 0.0) / sums.hidden
+    return c["matmul"] * (c["ragged"] if sums.ragged else 1.0) * (1.0 + small)
+
+
 def products(work: Workload, sums: Shapes, rate: Rates, c: Table) -> float:
     """Matrix products. Operations, waves of tiles that are not full, and what they read and write; narrow
     formats are cast to.
     """
     tokens, size, memory = micro_batch_tokens(work), work.numerics.activations, rate.memory
-    matmul = c["matmul"] * (c["ragged"] if sums.ragged else 1.0)
+    matmul = _slowness(sums, c)
     held = sums.weights
     through = tokens * sums.through
     seconds = (2.0 * tokens * sums.weights * matmul + c["wave"] * sums.through) / rate.matmul
@@ -99,7 +105,7 @@ def elements(work: Workload, sums: Shapes, rate: Rates, c: Table) -> float:
 def head(work: Workload, sums: Shapes, rate: Rates, c: Table) -> float:
     """Logits and loss, forward and backward; once more for each later token that is predicted."""
     logits = micro_batch_tokens(work) * sums.vocabulary
-    matmul = c["matmul"] * (c["ragged"] if sums.ragged else 1.0)
+    matmul = _slowness(sums, c)
     loss = c["loss_bytes_fused"] if work.framework.fused_loss else c["loss_bytes"]
     once = 6.0 * logits * sums.hidden / rate.half * matmul + loss * logits / rate.memory
     return once * (1.0 + sums.extra_heads)

@@ -116,7 +116,8 @@ def _logit_bytes(work: Workload) -> float:
         return given.get("memory_fused_logit", 4.1)
     size = work.numerics.activations
     if "memory_logit_copies" in given:  # in single precision, and beside them the logits and their gradient
-        return 4 * given["memory_logit_copies"] + (2 * size if size < 4 else 0)
+        whole = "memory_whole_logit_copies" if work.layout.tensor == 1 else "memory_logit_copies"
+        return 4 * given.get(whole, given["memory_logit_copies"]) + (2 * size if size < 4 else 0)
     return given.get("memory_logit", size + 4)
 
 
