@@ -21,6 +21,7 @@ from trainingrun.cli.calibration_files import calibration_document, read_calibra
 from trainingrun.cli.main import app
 from trainingrun.cluster.local.store import Store
 from trainingrun.planner.feedback import Measurement
+from trainingrun.protocol.records import MachineSpeed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "tests" / "golden" / "run.yaml"
@@ -30,14 +31,14 @@ def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def a_local_run(folder: Path) -> tuple[Path, float]:
+def a_local_run(folder: Path, speed: MachineSpeed | None = None) -> tuple[Path, float]:
     """The state of a run that trained on two nodes, and what was predicted for a step there."""
     store, revision = Store(folder), planned_revision()
     run = store.apply({"metadata": {"name": revision.run}, "spec": SPEC}, 1.0)
     predicted = float(revision.plan["rungs"][1]["stepSeconds"])
     store.create_record(replace(revision, run_uid=run.uid))
     store.create_record(replace(an_epoch(1), run_uid=run.uid, rung=revision.rungs[1]))
-    told = summary(1, steps=400, step_seconds=1.3 * predicted)
+    told = replace(summary(1, steps=400, step_seconds=1.3 * predicted), speed=speed)
     store.create_record(replace(an_epoch(2), run_uid=run.uid, previous=told))
     return folder, predicted
 

@@ -8,7 +8,7 @@ import pytest
 
 from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.hardware.cpu import CPU
-from trainingrun.planner.hardware.declared import Measured, corrected, declared_machine
+from trainingrun.planner.hardware.declared import declared_machine
 from trainingrun.planner.hardware.links import network_of
 from trainingrun.planner.hardware.machine import cpu_machine, instance_machine, machine, node_machine
 
@@ -124,18 +124,7 @@ def test_an_absurd_shape_is_refused_by_field(changes: dict[str, Any], field: str
     assert caught.value.fix
 
 
-def test_what_the_trainer_measured_replaces_the_table() -> None:
-    told = machine("H100-SXM-80GB", 8)
-    measured = Measured(
-        told.name, memory_bytes=70 << 30, matmul_flops=(("bf16", 600e12),), between_bytes_per_second=9e9
-    )
-    found = corrected(told, measured)
-    assert (found.memory_bytes, found.measured_flops["bf16"]) == (70 << 30, 600e12)
-    assert found.between.bytes_per_second == 9e9
-    assert found.inside == told.inside
-    assert found.measured_flops["fp8"] == told.measured_flops["fp8"]
-
-
-def test_measurements_of_another_machine_are_refused() -> None:
-    with pytest.raises(PlanInputError, match="NVIDIA-H200"):
-        corrected(machine("H100-SXM-80GB", 8), Measured("NVIDIA-H200"))
+def test_a_declared_machine_may_train_on_its_cores() -> None:
+    assert declared_machine(a_shape(device="cpu")).name == "cpu"
+    with pytest.raises(PlanInputError, match="use accelerator or cpu"):
+        declared_machine(a_shape(device="tpu"))

@@ -42,11 +42,12 @@ from trainer.metrics import MetricsLog
 from trainer.peak import PeakMeter
 from trainer.policy import DurablePolicy, SnapshotPolicy
 from trainer.precision import PRECISIONS
+from trainer.probe import measure
 from trainer.report import Reporter
 from trainer.schedule import schedule_of
 from trainer.weights_folder import SOURCE_FIELD, WeightsFolder
 from trainingrun.protocol.exit_codes import ExitCode
-from trainingrun.protocol.records import RankExit, RestoreSource, Rung
+from trainingrun.protocol.records import Epoch, MachineSpeed, RankExit, RestoreSource, Rung
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,22 @@ def _run(job: RankJob, local_rank: int) -> None:
     store = join_world(job, local_rank)
     data = prepared(job.spec, job.cache_dir)
     _check_same_on_all_nodes(job, local_rank, store, config, data)
+    speed = _speed(job.record, config)
     peak = PeakMeter(kept=kept)
-    result = train(assemble(job, local_rank, config, data, peak))
+    run = assemble(job, local_rank, config, data, peak)
+    if speed is not None:
+        run.reporter.measured(speed)
+    result = train(run)
     farewell(job, store)
     if local_rank == 0:
         Mailbox(job.mailbox).post_result(result)
+
+
+def _speed(record: Epoch, config: TrainerConfig) -> MachineSpeed | None:
+    """Collective. A recovery does not wait for measurements."""
+    if record.restore.source is not RestoreSource.INITIAL:
+        return None
+    return measure(record.rung.world, record.rung.nodes, PRECISIONS[config.training.precision].compute)
 
 
 def join_world(job: RankJob, local_rank: int) -> dist.Store | None:

@@ -11,7 +11,7 @@ from statistics import median
 
 from trainer.state import TrainingState
 from trainingrun.protocol.messages import Progress
-from trainingrun.protocol.records import Epoch, EpochSummary, RestoreSource
+from trainingrun.protocol.records import Epoch, EpochSummary, MachineSpeed, RestoreSource
 
 _STEPS_KEPT = 101
 
@@ -60,6 +60,9 @@ class Reporter:
     def peaked(self, peak_bytes: int) -> None:
         """The fullest rank of all; 0 where that is not known."""
         self.summary = replace(self.summary, peak_bytes=max(self.summary.peak_bytes, peak_bytes))
+
+    def measured(self, speed: MachineSpeed) -> None:
+        self.summary = replace(self.summary, speed=speed)
 
     def save_failed(self, problem: str) -> None:
         self._save_problem = problem

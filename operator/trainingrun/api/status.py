@@ -259,6 +259,15 @@ class EndedMember(StatusBlock):
     message: str = Field("", max_length=FAILURE_MESSAGE_LIMIT, description="Its last output.")
 
 
+class MachineSpeed(StatusBlock):
+    """What a process could do when the run began, beside all others of its node; 0 where it was not measured."""
+
+    matmul_flops: Count = Field(description="FLOPs a second, in large products in the run's format.")
+    memory_bytes_per_second: Count = Field(description="Bytes read and written by a copy.")
+    local_link_bytes_per_second: Count = Field(0, description="Bytes that each sends to others of its node.")
+    link_bytes_per_second: Count = Field(0, description="Bytes that each sends to other nodes.")
+
+
 class Stepping(StatusBlock):
     """What the newest epoch had reached when last heard of: nobody may be left to tell it to the next record, and the
     last epoch has none.
@@ -273,6 +282,7 @@ class Stepping(StatusBlock):
     step_micros: Count = Field(description="Time of a step, in microseconds.")
     snapshot_stall_permille: Count = Field(0, description="Share of the time spent on memory snapshots.")
     peak_bytes: Count | None = Field(None, description="Most that a rank allocated, in bytes.")
+    speed: MachineSpeed | None = Field(None, description="How fast the machine was when the run began.")
 
 
 class MeasuredSize(StatusBlock):

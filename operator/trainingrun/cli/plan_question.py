@@ -17,6 +17,7 @@ from trainingrun.api.errors import Missing
 from trainingrun.api.load import parse, read_manifest, resolve
 from trainingrun.cli.calibration_files import read_calibration
 from trainingrun.cli.output import Format, say
+from trainingrun.planner.cost.rates import CPU
 from trainingrun.planner.cost.types import Machine
 from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.feedback import Names, factors_of
@@ -163,7 +164,7 @@ def _machines(
         )
     machine = _machine(asked.hardware, accelerators_asked(spec))
     there = accelerators_asked(spec)
-    if there != machine.accelerators:
+    if there != machine.accelerators and not (there is None and machine.name == CPU):
         manifest = "cores only" if there is None else f"{there} accelerators a node"
         say(f"note: the manifest asks for {manifest}; this is about {machine.accelerators} x {machine.name}")
     scale = spec["scale"]

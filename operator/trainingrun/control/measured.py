@@ -16,7 +16,9 @@ from trainingrun.api.status import MEASURED_SIZES
 from trainingrun.control.ledger import summary_of
 from trainingrun.planner.feedback import LEAST_STEPS, Measurement, Names
 from trainingrun.planner.inputs import planner_inputs
-from trainingrun.protocol.records import Epoch, EpochSummary, Revision, Rung
+from trainingrun.protocol.records import Epoch, EpochSummary, MachineSpeed, Revision, Rung
+
+_BESIDE = ("reserved", "snapshots", "buddies", "host")  # what no rank's allocator hands out
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ def sizes_in(epochs: Sequence[Epoch], last: EpochSummary | None) -> tuple[Measur
     return with_measured(sizes, epochs[-1], last) if epochs else sizes
 
 
+def speed_in(epochs: Sequence[Epoch], last: EpochSummary | None) -> MachineSpeed | None:
+    """The newest that any record tells of, or `last`; None where nobody measured."""
+    told = [record.previous.speed for record in epochs] + [last.speed if last else None]
+    return next((speed for speed in reversed(told) if speed is not None), None)
+
+
 def measurements(revision: Revision, sizes: Iterable[MeasuredSize]) -> tuple[Measurement, ...]:
     """Beside what the frozen plan predicted for them. What the plan does not have, or has otherwise, is left out."""
     model, training, inventory = planner_inputs(revision.spec)
@@ -114,7 +122,7 @@ def measurements(revision: Revision, sizes: Iterable[MeasuredSize]) -> tuple[Mea
 
 def _allocated(bill: Mapping[str, Any]) -> int:
     """As `planner.weighing.allocated` counts it, of a bill in a record."""
-    return sum(int(count) for part, count in bill.items() if part not in ("reserved", "snapshots", "host"))
+    return sum(int(count) for part, count in bill.items() if part not in _BESIDE)
 
 
 def read_measured(accounting: Mapping[str, Any]) -> tuple[MeasuredSize, ...]:

@@ -1,22 +1,22 @@
-"""Machines that no table knows: in numbers that a user gives, or corrected by what the trainer measured on
-them.
+"""Machines that no table knows: in numbers that a user gives, or that the trainer measured when a run began.
 
 A shape that is declared is believed, but not when it is impossible: every field that is missing or absurd is
-refused by name, with the range that machines of today have. Pure; the measurements come from the trainer's
-start.
+refused by name, with the range that machines of today have. Pure; called by the CLI.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from trainingrun.planner.cost.rates import CPU
 from trainingrun.planner.cost.types import Link, Machine
 from trainingrun.planner.errors import PlanInputError
 
 GIB = 1 << 30
+ACCELERATOR = "accelerator"
 _TERA, _GIGA = 1e12, 1e9
 
 
@@ -64,8 +64,9 @@ _LOCAL_HOP_SECONDS, _NETWORK_HOP_SECONDS, _START_SECONDS = 2e-6, 6e-6, 40e-6
 
 
 def declared_machine(shape: Mapping[str, Any], *, path: str = "hardware", name: str = "declared") -> Machine:
-    """`shape`: fields of `FIELDS` by name. Raises PlanInputError naming the field, its value and the fix."""
-    known = {entry.name for entry in FIELDS}
+    """`shape`: fields of `FIELDS` by name, and `device`: a node of accelerators, or of processes that train on cores.
+    Raises PlanInputError naming the field, its value and the fix."""
+    known = {"device", *(entry.name for entry in FIELDS)}
     for key in shape:
         if key not in known:
             raise PlanInputError(
@@ -74,6 +75,11 @@ def declared_machine(shape: Mapping[str, Any], *, path: str = "hardware", name: 
                 f"{key} is no field of a machine",
                 f"use: {', '.join(sorted(known))}",
             )
+    device = shape.get("device", ACCELERATOR)
+    if device not in (CPU, ACCELERATOR):
+        raise PlanInputError(
+            f"{path}.device", device, f"{device!r} is no kind of machine", f"use {ACCELERATOR} or {CPU}"
+        )
     value = {entry.name: _number(entry, shape, path) for entry in FIELDS}
     if value["networkGBs"] > value["localLinkGBs"] and value["accelerators"] > 1:
         raise PlanInputError(
@@ -87,7 +93,7 @@ def declared_machine(shape: Mapping[str, Any], *, path: str = "hardware", name: 
     local, network = value["localLinkGBs"], value["networkGBs"]
     price = value["pricePerHour"]
     return Machine(
-        name=name,
+        name=CPU if device == CPU else name,
         accelerators=int(value["accelerators"]),
         memory_bytes=int(value["memoryGiB"]),
         memory_bytes_per_second=value["memoryBandwidthGBs"],
@@ -121,41 +127,3 @@ def _number(entry: _Field, shape: Mapping[str, Any], path: str) -> float:
             f"give a number from {entry.least:g} to {entry.most:g}",
         )
     return float(given) * entry.unit
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the trainer found at its start on one kind of node, as far as it looked. It is stored with the
-    run.
-    """
-
-    machine: str  # name of the machine that was measured
-    memory_bytes: int = 0  # that torch could use, the least of all ranks; 0: not measured
-    matmul_flops: tuple[tuple[str, float], ...] = ()  # by format: the largest rate of large products
-    inside_bytes_per_second: float = 0.0
-    between_bytes_per_second: float = 0.0
-
-
-def corrected(machine: Machine, measured: Measured) -> Machine:
-    """The machine with what was measured in place of the table's numbers. Raises PlanInputError for
-    measurements of another machine.
-    """
-    if measured.machine != machine.name:
-        raise PlanInputError(
-            "measured.machine",
-            measured.machine,
-            f"these measurements are of {measured.machine}, and the nodes have {machine.name}",
-            "measure again on these nodes",
-        )
-    inside, between = machine.inside, machine.between
-    if measured.inside_bytes_per_second:
-        inside = replace(inside, bytes_per_second=measured.inside_bytes_per_second)
-    if measured.between_bytes_per_second:
-        between = replace(between, bytes_per_second=measured.between_bytes_per_second)
-    return replace(
-        machine,
-        memory_bytes=measured.memory_bytes or machine.memory_bytes,
-        measured_flops=machine.measured_flops | dict(measured.matmul_flops),
-        inside=inside,
-        between=between,
-    )
