@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.planner_builders import (
@@ -17,20 +18,19 @@ from tests.operator.planner_builders import (
     machines,
 )
 
-from trainingrun.planner.best_first import best_first
-from trainingrun.planner.errors import PlanError
-from trainingrun.planner.fastest import (
-    NEARLY,
-    all_groups,
-    fastest,
-    group_bound,
-    group_seconds,
-    weighed,
-)
-from trainingrun.planner.memory import fits
+from trainingrun.planner.best_first import best_first, refine_first
+from trainingrun.planner.candidates import split
+from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.fastest import NEARLY, all_groups, fastest, weighed
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.memory import available_bytes, fits, memory_bill
 from trainingrun.planner.rules import refusal
+from trainingrun.planner.scales import Group, Scales, Weighing
 from trainingrun.planner.search import plan
+from trainingrun.planner.sizes import risk, sizes_of
+from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+from trainingrun.planner.weighing import p_oom
 from trainingrun.protocol.records import STAGES_PER_RANK
 
 Question = tuple[ModelShape, TrainingShape, Inventory]
@@ -79,32 +79,69 @@ def questions(draw: st.DrawFn) -> Question:
     return model, training, Inventory(draw(nodes()), least, least + draw(st.sampled_from([0, 0, 1, 5])))
 
 
+def average(scales: Scales, group: Group) -> float | None:
+    """By looking at every micro-batch on every size; a size that holds none does what the next smaller does."""
+    model, inventory, speed, before = scales.model, scales.inventory, 0.0, 0.0
+    if not scales.possible(group):
+        return None
+    for size in group.sizes:
+        best: float | None = None
+        for micro_batch in range(1, group.training.global_batch_sequences + 1):
+            found = split(group.training, group.cut, size.replicate, micro_batch=micro_batch)
+            if found is None:
+                continue
+            of = {
+                "replicate": size.replicate,
+                "micro_batch": micro_batch,
+                "accumulation": found.accumulation,
+            }
+            bill = memory_bill(model, group.training, inventory.node, group.cut, **of)
+            if fits(bill, inventory.node):
+                seconds = predict(model, group.training, inventory.node, group.cut, **of).total
+                seconds *= 1 + p_oom(bill, available_bytes(inventory.node))
+                best = seconds if best is None else min(best, seconds)
+        before = 1 / best if best is not None else before
+        speed += size.weight * before
+    return 1 / speed if speed else None
+
+
 @given(questions())
-@settings(deadline=None, max_examples=60)
-def test_nothing_that_is_left_out_is_faster_or_nearly_as_fast(question: Question) -> None:
+@settings(deadline=None, max_examples=30)
+def test_nothing_that_is_left_out_is_better_or_nearly_as_good(question: Question) -> None:
     model, training, inventory = question
+    scales = Scales(model, inventory)
     groups = all_groups(model, training, inventory)
-    every = [(group_seconds(model, inventory, group), group) for group in groups]
+    outcome = weighed([Weighing(scales, group) for group in groups])
+    every = [(average(scales, group), group) for group in groups]
     possible = [(seconds, group) for seconds, group in every if seconds is not None]
-    outcome = weighed(model, inventory, groups)
     if not possible:
         assert outcome.best is None
         return
     least = min(seconds for seconds, _ in possible)
-    expected = sorted((entry for entry in possible if entry[0] <= NEARLY * least), key=lambda entry: entry[0])
-    assert [seconds for seconds, _ in outcome.near] == [seconds for seconds, _ in expected]
-    assert {id(group) for _, group in outcome.near} == {id(group) for _, group in expected}
+    # Sums in another order differ in the last digits, also at the limit of what is near.
+    sure = [id(group) for seconds, group in possible if seconds <= (NEARLY - 1e-9) * least]
+    expected = [id(group) for seconds, group in possible if seconds <= (NEARLY + 1e-9) * least]
+    found = [id(one.group) for _, one in outcome.near]
+    assert set(sure) <= set(found) <= set(expected)
+    assert outcome.near[0][0] == pytest.approx(least, rel=1e-9)
     assert outcome.opened <= outcome.groups == len(groups)
 
 
 @given(questions())
 @settings(deadline=None, max_examples=60)
 def test_a_bound_is_never_above_what_it_bounds(question: Question) -> None:
-    model, _, inventory = question
-    for group in all_groups(*question):
-        seconds = group_seconds(model, inventory, group)
-        if seconds is not None:
-            assert group_bound(model, inventory, group) <= seconds * (1 + 1e-9)
+    model, training, inventory = question
+    scales = Scales(model, inventory)
+    for group in all_groups(model, training, inventory):
+        one = Weighing(scales, group)
+        for size, bound in zip(group.sizes, one.seconds, strict=True):
+            found = scales.seconds(group, size.replicate)
+            if found is not None and bound is not None:
+                assert bound <= found[1] * (1 + 1e-9) <= found[0] * (1 + 2e-9)
+        last = 0.0
+        while not one.known and one.refine():
+            assert one.bound >= last * (1 - 1e-9)
+            last = one.bound
 
 
 @given(questions())
@@ -201,6 +238,83 @@ def test_large_models_are_cut_over_several_nodes_only_where_one_cannot_hold_them
     assert "a step on 8 nodes" in path.reason
 
 
+@pytest.fixture(scope="module")
+def seventy() -> tuple[TrainingShape, NodeShape]:
+    training = a_training(
+        sequence_length=4096,
+        global_batch_sequences=1024,
+        compute_bytes=2,
+        activation_checkpointing="Auto",
+        any_schedule=True,
+    )
+    return training, replace(h100_node(), host_memory_bytes=0)
+
+
+def test_filling_more_sizes_is_weighed_against_speed(seventy: tuple[TrainingShape, NodeShape]) -> None:
+    training, node = seventy
+    path = plan(LLAMA_2_70B, training, machines(node, 8, 64))
+    alone = plan(LLAMA_2_70B, training, machines(node, 64, 64)).rungs[0]
+    useful = [planned.rung.nodes for planned in path.rungs if planned.rung.useful]
+    assert useful[0] == 8
+    assert len(useful) >= 8
+    assert path.rungs[-1].step_seconds < 1.25 * alone.step_seconds
+    assert f"fills {len(useful)} of 57 sizes" in path.reason
+    assert "the fastest on 64 nodes alone would be tensor" in path.reason
+
+
+def test_a_faster_cut_does_not_take_the_smallest_size_away(seventy: tuple[TrainingShape, NodeShape]) -> None:
+    """A run of 4 to 16 nodes goes on with 4, though copies of more nodes would be faster on average."""
+    training, node = seventy
+    for least, most in ((4, 16), (4, 64), (1, 8)):
+        model = LLAMA_3_8B if least == 1 else LLAMA_2_70B
+        path = plan(model, training, machines(node, least, most))
+        assert path.rungs[0].rung.useful
+        assert "training starts at" not in path.reason
+
+
+def test_a_size_that_no_cut_can_do_leaves_the_others_to_be_filled(
+    seventy: tuple[TrainingShape, NodeShape],
+) -> None:
+    training, node = seventy
+    path = plan(LLAMA_2_70B, training, machines(node, 1, 8))
+    useful = [planned.rung.nodes for planned in path.rungs if planned.rung.useful]
+    assert useful
+    assert f"so training starts at {useful[0]} nodes" in path.reason
+    assert path.rungs[-1].rung.useful
+
+
+def test_one_size_is_told_without_an_average(seventy: tuple[TrainingShape, NodeShape]) -> None:
+    training, node = seventy
+    reason = plan(LLAMA_2_70B, training, machines(node, 16, 16)).reason
+    assert "a step on 16 nodes, the " in reason
+    assert "sizes" not in reason
+    assert "alone" not in reason
+
+
+def test_sizes_weigh_one_together_and_the_largest_half() -> None:
+    training = a_training(global_batch_sequences=1024)
+    inventory = machines(h100_node(), 8, 64)
+    cut = Cut(pipeline=4, shard=4, tensor=4)
+    found = sizes_of(training, cut, 8, inventory)
+    assert [(size.nodes, size.replicate) for size in found] == [(8 * n, n) for n in range(1, 9)]
+    assert sum(size.weight for size in found) == pytest.approx(1.0)
+    assert found[-1].weight == pytest.approx(0.5 + 0.5 / 57)
+    assert found[0].weight == pytest.approx(0.5 * 8 / 57)
+    # Copies of three nodes do nothing on 8; with 100 sequences, 5 ranks of data have as much to do as 4 of 25.
+    three = sizes_of(training, Cut(pipeline=1, shard=3, tensor=8), 3, inventory)
+    assert three[0].nodes == 9
+    assert sum(size.weight for size in three) == pytest.approx(1.0 - 0.5 / 57)
+    few = sizes_of(replace(training, global_batch_sequences=4), Cut(1, 1, 8), 1, machines(h100_node(), 1, 8))
+    assert [size.nodes for size in few] == [1, 2, 4]
+
+
+def test_what_may_run_out_of_memory_is_counted_as_slower() -> None:
+    bill = plan(a_model(), a_training(), machines(a_node(1), 1, 1)).rungs[0].memory
+    roomy, tight = (replace(a_node(1), memory_bytes=int(bill.total * factor)) for factor in (4.0, 1.05))
+    assert risk(bill, roomy) == pytest.approx(1.0)
+    assert 1.05 < risk(bill, tight) < 2.0
+
+
 def test_of_nearly_equal_cuts_the_one_with_more_copies_is_taken() -> None:
     model, training = (
         LLAMA_3_8B,
@@ -209,6 +323,73 @@ def test_of_nearly_equal_cuts_the_one_with_more_copies_is_taken() -> None:
     inventory = machines(h100_node(), 16, 16)
     choice = fastest(model, training, inventory)
     assert choice is not None
-    near = weighed(model, inventory, all_groups(model, training, inventory)).near
-    assert choice.candidate.units == min(group.units for _, group in near)
-    assert choice.seconds <= NEARLY * choice.least
+    scales = Scales(model, inventory)
+    near = weighed([Weighing(scales, group) for group in all_groups(model, training, inventory)]).near
+    assert choice.candidate.units == min(one.group.units for _, one in near)
+    assert choice.average <= NEARLY * choice.least
+
+
+class Steps:
+    """Costs the sum of its steps, of which a share is known before they are taken."""
+
+    def __init__(self, steps: list[float], share: float, out: bool) -> None:
+        self.cost, self.steps, self.out = sum(steps), steps, out
+        self.taken, self.share = 0, share
+
+    @property
+    def bound(self) -> float:
+        return sum(step if place < self.taken else self.share * step for place, step in enumerate(self.steps))
+
+    @property
+    def known(self) -> bool:
+        return self.taken == len(self.steps)
+
+    def refine(self) -> bool:
+        self.taken += 1
+        return not self.out
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=5), st.floats(0, 1), st.booleans()),
+        max_size=12,
+    ),
+    st.floats(1.0, 2.0),
+)
+def test_refining_finds_all_that_are_near_and_takes_no_needless_steps(
+    given_: list[tuple[list[float], float, bool]], near: float
+) -> None:
+    items = [Steps(*one) for one in given_]
+    outcome = refine_first(items, near=near)
+    costs = [item.bound for item in items if not item.out and item.known]
+    every = [sum(steps) for steps, _, out in given_ if not out]
+    expected = sorted(cost for cost in every if cost <= near * min(every)) if every else []
+    assert [cost for cost, _ in outcome.near] == pytest.approx(expected)
+    assert all(item.known for _, item in outcome.near)
+    assert len(costs) <= outcome.opened <= outcome.groups == len(items)
+
+
+def test_a_thing_that_is_far_off_is_not_weighed_to_the_end() -> None:
+    good, bad = Steps([1.0, 1.0], 0.9, False), Steps([100.0, 1.0, 1.0], 0.0, False)
+    outcome = refine_first([good, bad])
+    assert [item for _, item in outcome.near] == [good]
+    assert (bad.taken, outcome.weighed) == (1, 3)
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia.com/gpu"])
+def test_whole_copies_must_fill_a_size_of_the_run(device: str) -> None:
+    training, node = a_training(pinned={"pipeline": 2}), a_node(1, 8 * GIB, device=device)
+    with pytest.raises(NothingFits, match="never fill 3 nodes; nearest that fits: minNodes 2") as caught:
+        plan(a_model(), training, machines(node, 3, 3))
+    assert caught.value.fix == "set spec.scale.minNodes to 2 or less"
+    assert plan(a_model(), training, machines(node, 2, 3)).rungs[0].rung.useful
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia.com/gpu"])
+def test_a_batch_must_keep_the_smallest_size_busy(device: str) -> None:
+    model = a_model(layers=1, attention_heads=1, key_value_heads=1)
+    training, node = a_training(global_batch_sequences=8), a_node(1, 8 * GIB, device=device)
+    with pytest.raises(PlanInputError, match="nearest that fits: 16") as caught:
+        plan(model, training, machines(node, 16, 20))
+    assert "set spec.scale.minNodes to 8" in caught.value.fix
+    assert plan(model, training, machines(node, 8, 20)).rungs[0].rung.useful

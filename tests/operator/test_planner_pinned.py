@@ -176,7 +176,7 @@ def test_utilisation_is_of_the_data_sheets_rate_and_prices_are_of_a_billion_toke
 
 
 def test_what_needs_the_nodes_that_the_plan_leaves_idle_is_told_with_them() -> None:
-    own = replace(chosen(nodes=3), replicate=2, shard=4, nodes=3)  # two of three nodes
+    own = replace(chosen(nodes=2), replicate=2, shard=4, nodes=3)  # two of three nodes
     told = {near.name: near for near in nearby(a_model(layers=3), a_training(), a_node(4), own)}
     assert "tensor 2" in told
     pipelined = nearby(

@@ -14,7 +14,7 @@ from trainingrun.planner.candidates import Candidate, candidates, pairs, weigh
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
 from trainingrun.planner.hardware.gpus import GIB, GPUS
 from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
-from trainingrun.planner.text import cut_name, human_bytes
+from trainingrun.planner.text import counted, cut_name, human_bytes
 from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, NodeShape, TrainingShape
 
 MOST_NODES = 4096  # no advice beyond
@@ -63,6 +63,32 @@ def nothing_fits(
         f"use {fix}" if fix else "use a smaller model, or larger nodes",
         bill=best.bill,
         available_bytes=available_bytes(node),
+    )
+
+
+def no_size(training: TrainingShape, inventory: Inventory, best: Candidate, reach: int) -> PlanError:
+    """A copy fits, but no size of the run holds whole ones that all have work. `reach`: the most nodes that do."""
+    least, most, units = inventory.min_nodes, inventory.max_nodes, best.units
+    sizes = counted(most, "node") if least == most else f"{least} to {most} nodes"
+    if most // units * units < least:
+        return NothingFits(
+            "spec.scale.minNodes",
+            least,
+            f"no plan fits: with {cut_name(best.cut)} a copy of the state fits on {counted(units, 'node')}, and whole "
+            f"copies never fill {sizes}; nearest that fits: minNodes {reach}",
+            f"set spec.scale.minNodes to {reach} or less",
+        )
+    nodes = -(-least // units) * units
+    data = best.cut.copies_on(nodes, inventory.node.processes) * best.cut.shard
+    needed = data * best.cut.pipeline
+    batch = training.global_batch_sequences
+    return PlanInputError(
+        "spec.training.globalBatch",
+        counted(batch, "sequence"),
+        f"with {cut_name(best.cut)} {counted(nodes, 'node')} make {counted(data, 'data rank')}, which need {needed} "
+        f"sequences, but the global batch has {batch}: enough for {counted(reach, 'node')}, and the run has at least "
+        f"{least}; nearest that fits: {needed}",
+        f"raise the global batch to {needed} sequences, or set spec.scale.minNodes to {reach}",
     )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
 
 Group = TypeVar("Group")
 Item = TypeVar("Item")
@@ -60,3 +61,47 @@ def best_first(
                 least = min(least, cost)
     kept = sorted((entry for entry in found if entry[0] <= near * least), key=lambda entry: entry[:3])
     return Outcome(tuple((cost, item) for cost, _, _, item in kept), len(order), opened, weighed)
+
+
+class Refined(Protocol):
+    """Something whose cost is found step by step."""
+
+    @property
+    def bound(self) -> float:
+        """At most the cost; never goes down."""
+
+    @property
+    def known(self) -> bool:
+        """Whether `bound` is the cost."""
+
+    def refine(self) -> bool:
+        """One step. False: it is out."""
+
+
+Step = TypeVar("Step", bound=Refined)
+
+
+def refine_first(items: Iterable[Step], *, near: float = 1.0) -> Outcome[Step]:
+    """As `best_first`, for things of which each costs much to weigh: always the one with the least bound is weighed
+    one step further. Of those that are far off, only the first steps are taken.
+    """
+    heap = [(item.bound, index, item) for index, item in enumerate(items)]
+    heapify(heap)
+    count, least = len(heap), float("inf")
+    found: list[tuple[float, Step]] = []
+    opened: set[int] = set()
+    weighed = 0
+    while heap:
+        lower, index, item = heappop(heap)
+        if lower * (1.0 - ROUNDING) > near * least:
+            break
+        if item.known:
+            least = min(least, lower)
+            found.append((lower, item))
+            continue
+        opened.add(index)
+        weighed += 1
+        if item.refine():
+            heappush(heap, (item.bound, index, item))
+    kept = tuple(entry for entry in found if entry[0] <= near * least)
+    return Outcome(kept, count, len(opened), weighed)

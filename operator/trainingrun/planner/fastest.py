@@ -1,9 +1,10 @@
-"""The cut that trains fastest on the largest size of a run of accelerators, of all that are allowed and fit.
+"""The cut that trains fastest over the sizes of a run of accelerators, of all that are allowed and fit.
 
 What is tried: tensor and pipeline degrees, the schedule of the pipeline (if it was left open), shards inside a node
-and over whole nodes, recomputation (if it was left open), and for each of them every micro-batch. Only cuts whose
-copies fill as many sizes of the run as any that fits can: a run of 1..64 nodes is for those of one node. Of nearly
-equal ones the simpler is taken: fewest nodes for a copy (most copies), least recomputation, least model parallelism.
+and over whole nodes, recomputation (if it was left open), and for each of them every micro-batch on every size that
+copies fill. What counts is the average of tokens a second over the sizes, weighed as `sizes` says: many small copies
+waste no nodes, large ones may be so much faster that they pay for nodes that idle now and then. Of nearly equal ones
+the simpler is taken: fewest nodes for a copy (most copies), least model parallelism, least recomputation.
 
 Exact: what is not looked at is proven to be slower (`best_first`, `time.least_seconds`). Pure and deterministic; called
 by the search, for nodes with accelerators. On CPU nodes, whose processes share cores and network, the simplest cut
@@ -12,143 +13,122 @@ that fits is taken instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from trainingrun.planner import rules
-from trainingrun.planner.best_first import Outcome, best_first
-from trainingrun.planner.candidates import Candidate, micro_batches, pairs, split, weigh
+from trainingrun.planner.best_first import Outcome, best_first, refine_first
+from trainingrun.planner.candidates import Candidate, pairs, weigh
 from trainingrun.planner.layout import Cut
-from trainingrun.planner.memory import fits, memory_bill
-from trainingrun.planner.time import least_seconds, predict, sequence_seconds
+from trainingrun.planner.scales import Group, Scales, Weighing
+from trainingrun.planner.sizes import sizes_of
 from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
 
-Slopes = dict[
-    tuple[str, int, int, str], float
-]  # seconds of a sequence by recomputation, tensor, pipeline, schedule
-NEARLY = 1.05  # predictions of steps err by more than this
+NEARLY = 1.03  # by average and on the largest size; predictions of steps err by more than this
 RECOMPUTATION = ("None", "Selective", "Full")
 
 
 @dataclass(frozen=True)
-class Group:
-    """A cut with all its micro-batches."""
+class Rival:
+    """The cut that is fastest on the largest size alone, where another one is better over all."""
 
-    training: TrainingShape  # with a schedule and a recomputation of its own
+    training: TrainingShape
     cut: Cut
-    units: int
-    nodes: int  # the most that its copies fill, and its batch keeps busy
-    replicate: int
+    seconds: float
+    sizes: tuple[int, ...]  # that it makes use of
 
 
 @dataclass(frozen=True)
 class Choice:
+    """`average` and `least` are of a step over all sizes, the risk of running out of memory counted."""
+
     training: TrainingShape
     candidate: Candidate
-    seconds: float
-    nodes: int
-    least: float  # seconds of the fastest, which may be less simple
+    nodes: int  # the most that it makes use of
+    seconds: float  # of a step on those, as predicted
+    seconds_of_best: float  # of the best over all, on the most that that one makes use of
+    best: bool  # whether it is the best itself, and not a simpler one
+    average: float
+    least: float
     groups: int  # how many cuts there were
+    rival: Rival | None = None
 
 
 def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) -> Choice | None:
-    """None when nothing fits."""
-    for units in _by_coverage(inventory):
-        outcome = weighed(model, inventory, _groups(model, training, inventory, units))
-        if outcome.best is not None:
-            return _choice(model, inventory, outcome)
-    return None
-
-
-def all_groups(model: ModelShape, training: TrainingShape, inventory: Inventory) -> list[Group]:
-    """Every cut that is allowed, whatever sizes it fills."""
-    return _groups(model, training, inventory, range(1, inventory.max_nodes + 1))
-
-
-def _choice(model: ModelShape, inventory: Inventory, outcome: Outcome[Group]) -> Choice:
-    seconds, group = min(
-        outcome.near, key=lambda entry: (_simplicity(entry[1]), entry[0], entry[1].cut.shard)
+    """None when nothing fits. Where copies can be small enough for minNodes, they are: a run is promised to go on at
+    that size.
+    """
+    scales = Scales(model, inventory)
+    every = [Weighing(scales, group) for group in all_groups(model, training, inventory)]
+    kept = [one for one in every if one.group.sizes[0].nodes == inventory.min_nodes]
+    outcome = weighed(kept)
+    if outcome.best is None and len(kept) < len(every):
+        outcome = weighed(every)
+    if outcome.best is None:
+        return None
+    most = NEARLY * outcome.near[0][1].on_largest[1]
+    average, found = min(
+        (entry for entry in outcome.near if entry[1].on_largest[1] <= most),
+        key=lambda entry: (_simplicity(entry[1].group), entry[0]),
     )
+    group = found.group
     candidate = weigh(model, group.training, inventory.node, group.cut, group.units)
     if candidate is None:
         raise RuntimeError(f"{group.cut} was weighed, and now it has no work")
-    return Choice(group.training, candidate, seconds, group.nodes, outcome.near[0][0], outcome.groups)
-
-
-def weighed(model: ModelShape, inventory: Inventory, groups: list[Group]) -> Outcome[Group]:
-    """The fastest of `groups` with their best micro-batch, and those that are nearly as fast."""
-    slopes: Slopes = {}
-
-    def members(group: Group) -> Iterator[tuple[float, Group]]:
-        seconds = group_seconds(model, inventory, group)
-        if seconds is not None:
-            yield seconds, group
-
-    return best_first(
-        groups, lambda group: group_bound(model, inventory, group, slopes), members, near=NEARLY
+    return Choice(
+        group.training,
+        candidate,
+        found.on_largest[0].nodes,
+        found.predicted,
+        outcome.near[0][1].predicted,
+        best=found is outcome.near[0][1],
+        average=average,
+        least=outcome.near[0][0],
+        groups=outcome.groups,
+        rival=_rival(every, found),
     )
 
 
-def group_bound(model: ModelShape, inventory: Inventory, group: Group, slopes: Slopes | None = None) -> float:
-    """Seconds that no micro-batch beats. `slopes`: what was found for other cuts of the same model and inventory."""
-    known: Slopes = {} if slopes is None else slopes
-    node, cut, training = inventory.node, group.cut, group.training
-    key = (training.activation_checkpointing, cut.tensor, cut.pipeline, cut.schedule)
-    if key not in known:
-        known[key] = sequence_seconds(model, training, node, cut)
-    return least_seconds(model, training, node, cut, replicate=group.replicate, sequence_seconds=known[key])
-
-
-def group_seconds(model: ModelShape, inventory: Inventory, group: Group) -> float | None:
-    """Of the best micro-batch that fits; None when none does, also on the smallest size of the run."""
-    node, cut, training, replicate = inventory.node, group.cut, group.training, group.replicate
-    candidate = weigh(model, training, node, cut, group.units)
-    if candidate is None or not candidate.fits:
+def _rival(every: list[Weighing], chosen: Weighing) -> Rival | None:
+    """The fastest on the largest size, if it is faster than `chosen` by more than counts."""
+    outcome = best_first(every, lambda one: one.largest_bound, Weighing.largest)
+    if outcome.best is None or outcome.best[0] * NEARLY >= chosen.on_largest[1]:
         return None
-    best: float | None = None
-    for size in micro_batches(training, cut, replicate):
-        found = split(training, cut, replicate, micro_batch=size)
-        if found is None:
-            break  # larger ones fill a pipeline even less
-        of = {"replicate": replicate, "micro_batch": size, "accumulation": found.accumulation}
-        if fits(memory_bill(model, training, node, cut, **of), node):
-            seconds = predict(model, training, node, cut, **of).total
-            best = seconds if best is None or seconds < best else best
-    return best
+    found = outcome.best[1]
+    group = found.group
+    return Rival(
+        group.training, group.cut, found.predicted_on_largest, tuple(size.nodes for size in group.sizes)
+    )
+
+
+def weighed(every: Iterable[Weighing]) -> Outcome[Weighing]:
+    """The best over all sizes, and those that are nearly as good."""
+    return refine_first(every, near=NEARLY)
+
+
+def all_groups(model: ModelShape, training: TrainingShape, inventory: Inventory) -> list[Group]:
+    """Every cut that is allowed and whose copies fill a size of the run."""
+    processes, found = inventory.node.processes, []
+    for one in variants(training):
+        degrees = pairs(model, one, processes)
+        for units in range(1, inventory.max_nodes + 1):
+            if inventory.max_nodes // units * units < inventory.min_nodes:
+                continue
+            for tensor, pipeline in degrees:
+                whole = rules.cut_of(one, processes, units, tensor=tensor, pipeline=pipeline)
+                if whole is None or (pipeline == 1 and one.schedule != training.schedule):
+                    continue  # without a pipeline all schedules are the same
+                for cut in _shards(whole, units):
+                    sizes = sizes_of(one, cut, units, inventory)
+                    if sizes:
+                        found.append(Group(one, cut, units, sizes))
+    return found
 
 
 def _simplicity(group: Group) -> tuple[int, int, int, int, bool]:
     cut = group.cut
     mode = RECOMPUTATION.index(group.training.activation_checkpointing)
-    return (group.units, mode, cut.tensor * cut.pipeline, cut.pipeline, cut.schedule != "1F1B")
-
-
-def _by_coverage(inventory: Inventory) -> list[list[int]]:
-    """Nodes of a copy, by how many sizes of the run whole copies fill; the most first."""
-    classes: dict[int, list[int]] = {}
-    least, most = inventory.min_nodes, inventory.max_nodes
-    for units in range(1, most + 1):
-        classes.setdefault(most // units - (least - 1) // units, []).append(units)
-    return [classes[sizes] for sizes in sorted(classes, reverse=True)]
-
-
-def _groups(
-    model: ModelShape, training: TrainingShape, inventory: Inventory, units: Iterable[int]
-) -> list[Group]:
-    processes, found = inventory.node.processes, []
-    for one in variants(training):
-        degrees = pairs(model, one, processes)
-        for copy in units:
-            for tensor, pipeline in degrees:
-                whole = rules.cut_of(one, processes, copy, tensor=tensor, pipeline=pipeline)
-                if whole is None or (pipeline == 1 and one.schedule != training.schedule):
-                    continue  # without a pipeline all schedules are the same
-                for cut in _shards(whole, copy):
-                    nodes = busy_nodes(one, cut, copy, inventory)
-                    if nodes:
-                        replicate = cut.copies_on(nodes, processes)
-                        found.append(Group(one, cut, copy, nodes, replicate))
-    return found
+    return (group.units, cut.tensor * cut.pipeline, mode, cut.pipeline, cut.schedule != "1F1B")
 
 
 def _shards(whole: Cut, units: int) -> Iterable[Cut]:
@@ -173,12 +153,3 @@ def variants(training: TrainingShape) -> list[TrainingShape]:
         for mode in modes
         for schedule in schedules
     ]
-
-
-def busy_nodes(training: TrainingShape, cut: Cut, units: int, inventory: Inventory) -> int:
-    """Most nodes on which every rank has work; 0 when there is none."""
-    for nodes in range(inventory.max_nodes // units * units, 0, -units):
-        replicate = cut.copies_on(nodes, inventory.node.processes)
-        if replicate and split(training, cut, replicate, micro_batch=1):
-            return nodes
-    return 0

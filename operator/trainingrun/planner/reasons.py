@@ -6,8 +6,10 @@ plan does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainingrun.planner.candidates import Candidate, Split, split
-from trainingrun.planner.fastest import Choice
+from trainingrun.planner.fastest import Choice, Rival
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, margin_bytes
 from trainingrun.planner.text import counted, human_bytes, human_seconds
@@ -20,9 +22,12 @@ def of_cut(
     inventory: Inventory,
     chosen: Candidate,
     tried: list[Candidate],
+    useful: Sequence[int],
     choice: Choice | None = None,
 ) -> str:
-    """Why this tensor and pipeline, and how many nodes hold a copy. `choice`: where speed decided."""
+    """Why this tensor and pipeline, and how many nodes hold a copy. `useful`: the sizes that are of use, ascending.
+    `choice`: where speed decided.
+    """
     cut = chosen.cut
     if cut.zero:
         return _of_zero(training, inventory, chosen, tried)
@@ -57,9 +62,9 @@ def of_cut(
         why = needs
     if chosen.units > 1:
         why += f"; one copy of the state takes {chosen.units} nodes"
-    if chosen.units > inventory.min_nodes:
-        why += f", so training starts at {chosen.units} nodes"
-    return f"{name}: {why}{_pace(choice)}"
+    if useful and useful[0] > inventory.min_nodes:
+        why += f", so training starts at {useful[0]} nodes"
+    return f"{name}: {why}{_pace(inventory, useful, choice)}"
 
 
 def _too_small_for_all(training: TrainingShape, inventory: Inventory, candidate: Candidate) -> bool:
@@ -69,14 +74,40 @@ def _too_small_for_all(training: TrainingShape, inventory: Inventory, candidate:
     return not replicate or split(training, candidate.cut, replicate, micro_batch=1) is None
 
 
-def _pace(choice: Choice | None) -> str:
+def _pace(inventory: Inventory, useful: Sequence[int], choice: Choice | None) -> str:
+    """What decided on accelerators, and what the cut that is fastest on the largest size would do instead."""
     if choice is None:
         return ""
-    of = f"of {counted(choice.groups, 'cut')} that fill as many sizes"
+    least, most = inventory.min_nodes, inventory.max_nodes
+    sizes, groups = most - least + 1, counted(choice.groups, "cut")
+    if sizes > 1 and useful and useful[0] == least:
+        groups += f" that begin at {counted(least, 'node')}"
     seconds = f"{human_seconds(choice.seconds)} a step on {counted(choice.nodes, 'node')}"
-    if choice.seconds <= choice.least:
-        return f"; {seconds}, the fastest {of}"
-    return f"; {seconds}, the simplest {of} and are nearly as fast as the fastest ({human_seconds(choice.least)})"
+    if sizes == 1:
+        if choice.best:
+            return f"; {seconds}, the fastest of {groups}"
+        return (
+            f"; {seconds}, the simplest that is nearly as fast as the fastest of {groups} "
+            f"({human_seconds(choice.seconds_of_best)})"
+        )
+    which = "the best" if choice.best else "the simplest that is nearly as good as the best"
+    text = (
+        f"; fills {len(useful)} of {sizes} sizes, {seconds}: {which} of {groups} by tokens a second, averaged over "
+        f"{least} to {most} nodes ({most} count half)"
+    )
+    return text + (_of_rival(choice.rival, useful, inventory) if choice.rival else "")
+
+
+def _of_rival(rival: Rival, useful: Sequence[int], inventory: Inventory) -> str:
+    cut, sizes = rival.cut, inventory.max_nodes - inventory.min_nodes + 1
+    name = f"tensor {cut.tensor}, pipeline {cut.pipeline}, shard {cut.shard}"
+    less = "only " if len(rival.sizes) < len(useful) else ""
+    begins = rival.sizes[0]
+    later = f", from {begins} on" if useful and begins > useful[0] else ""
+    return (
+        f"; the fastest on {counted(inventory.max_nodes, 'node')} alone would be {name} "
+        f"({human_seconds(rival.seconds)} a step), but it fills {less}{len(rival.sizes)} of {sizes} sizes{later}"
+    )
 
 
 def _of_zero(training: TrainingShape, inventory: Inventory, chosen: Candidate, tried: list[Candidate]) -> str:
@@ -106,8 +137,8 @@ def of_sharding(cut: Cut, replicate: int, units: int) -> str:
         return f"{name}: ZeRO cuts the state by all processes, so the run keeps its size"
     if cut.pipeline > 1:
         stages = f"pipeline stages lie on consecutive ranks, each sharded over {cut.shard}"
-        where = "each node holds a whole copy" if units == 1 else f"a copy takes {units} nodes"
-        return f"{name}: {stages}; {where} of the state"
+        where = "each node holds a whole copy of the state"
+        return f"{name}: {stages}; {where if units == 1 else f'a copy of the state takes {units} nodes'}"
     if units == 1:
         if cut.shard == 1:
             return f"{name}: each node holds a whole copy of the state"

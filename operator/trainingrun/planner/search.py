@@ -3,8 +3,8 @@
 1. Refuse pins and batches that cannot be (`rules`). 2. Accelerators: take the fastest cut of all (`fastest`). CPU
 nodes: take the first that fits, in the order of `candidates`; where the batch is too small for it on the largest
 size, another that uses more nodes if it is faster. The cut is kept over the whole path, so that losing a node
-re-wires and never reshapes. 3. For each size: the micro-batch, the predictions, the copies, and whether the size is
-worth anything.
+re-wires and never reshapes, and one size at least makes use of it. 3. For each size: the micro-batch, the
+predictions, the copies, and whether the size is worth anything.
 
 It must never call a plan that does not fit in memory one that fits, nor promise a copy of the state that is
 not there.
@@ -21,11 +21,12 @@ from trainingrun.planner.errors import NothingFits
 from trainingrun.planner.fastest import RECOMPUTATION, Choice, fastest
 from trainingrun.planner.memory import available_bytes, fits, memory_bill, state_bytes_of_node
 from trainingrun.planner.parameters import count_parameters
+from trainingrun.planner.sizes import risk
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
 from trainingrun.protocol.records import Rung
 
-PLANNER_VERSION = "0.1.0"
+PLANNER_VERSION = "0.2.0"
 
 FASTER = 1.1  # another cut must be this much faster before it replaces the simplest one that fits
 GOOD_ENOUGH = 1.02  # a smaller micro-batch is taken when its step is at most this much slower than the best
@@ -64,7 +65,11 @@ def _simplest(problem: Problem) -> PlanPath:
     fitting = [candidate for candidate in tried if candidate.fits]
     if not fitting:
         raise advice.nothing_fits(problem.model, problem.training, problem.inventory, tried)
-    return _path(problem, _choose(problem, fitting), None, tried)
+    usable = [candidate for candidate in fitting if _usable(problem, candidate)]
+    if not usable:
+        best = max(fitting, key=lambda candidate: _reach(problem, candidate))
+        raise advice.no_size(problem.training, problem.inventory, best, _reach(problem, best))
+    return _path(problem, _choose(problem, usable), None, tried)
 
 
 def _path(
@@ -75,16 +80,19 @@ def _path(
     rungs: list[PlannedRung] = []
     for nodes in range(inventory.min_nodes, inventory.max_nodes + 1):
         rungs.append(_rung(problem, chosen, nodes, best_before=_last_useful(rungs)))
+    useful = [planned.rung.nodes for planned in rungs if planned.rung.useful]
     return PlanPath(
         rungs=tuple(rungs),
         parameters=count_parameters(problem.model),
-        reason=reasons.of_cut(problem.training, inventory, chosen, tried or _tried(problem), choice),
+        reason=reasons.of_cut(problem.training, inventory, chosen, tried or _tried(problem), useful, choice),
         planner_version=PLANNER_VERSION,
     )
 
 
 def _tried(problem: Problem) -> list[Candidate]:
-    """Up to the fewest nodes on which a copy fits: cutting it over more nodes only costs copies."""
+    """Up to the fewest nodes on which a copy fits that a size of the run holds whole: cutting it over more nodes only
+    costs copies.
+    """
     tried: list[Candidate] = []
     least = enough = problem.inventory.max_nodes
     node = problem.inventory.node
@@ -92,7 +100,7 @@ def _tried(problem: Problem) -> list[Candidate]:
         if candidate.units > enough:
             break
         tried.append(candidate)
-        if candidate.fits:
+        if candidate.fits and _usable(problem, candidate):
             enough = candidate.units
     return tried
 
@@ -109,6 +117,11 @@ def _choose(problem: Problem, fitting: list[Candidate]) -> Candidate:
         if further > reach and _speed(problem, candidate, further) >= FASTER * speed:
             chosen, reach, speed = candidate, further, _speed(problem, candidate, further)
     return chosen
+
+
+def _usable(problem: Problem, candidate: Candidate) -> bool:
+    """Whether any size of the run holds whole copies that all have work."""
+    return _reach(problem, candidate) >= problem.inventory.min_nodes
 
 
 def _reach(problem: Problem, candidate: Candidate) -> int:
@@ -211,8 +224,8 @@ def _rung(
 
 
 def _split(problem: Problem, candidate: Candidate, replicate: int) -> Split | None:
-    """The micro-batch with the shortest step, or the smallest that is nearly as good: memory is better left
-    free.
+    """The micro-batch with the shortest step, its risk to run out of memory counted, or the smallest that is nearly as
+    good: memory is better left free.
     """
     cut, training, node = candidate.cut, problem.training, problem.inventory.node
     weighed: list[tuple[Split, float]] = []
@@ -240,7 +253,7 @@ def _split(problem: Problem, candidate: Candidate, replicate: int) -> Split | No
             micro_batch=size,
             accumulation=found.accumulation,
         )
-        weighed.append((found, times.total))
+        weighed.append((found, times.total * risk(bill, node, training.engine)))
     if not weighed:
         return None
     best = min(seconds for _, seconds in weighed)
