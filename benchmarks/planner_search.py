@@ -74,7 +74,7 @@ def node() -> NodeShape:
 
 def configuration() -> tuple[float, str]:
     """Seconds of one, over many different ones of one model."""
-    inventory = Inventory(node(), 128, 128)
+    inventory = Inventory(node(), 1, 128)
     groups = all_groups(LLAMA_70B, TRAINING, inventory)[:2000]
     weighed, started = 0, time.perf_counter()
     for group in groups:
@@ -107,16 +107,26 @@ def experts() -> tuple[float, str]:
 
 
 def path() -> tuple[float, str]:
+    return _path(LLAMA_8B)
+
+
+def large_path() -> tuple[float, str]:
+    return _path(LLAMA_70B)
+
+
+def _path(model: ModelShape) -> tuple[float, str]:
     started = time.perf_counter()
-    found = plan(LLAMA_8B, TRAINING, Inventory(node(), 1, 64))
-    return time.perf_counter() - started, f"{len(found.rungs)} sizes of 8 accelerators"
+    found = plan(model, TRAINING, Inventory(node(), 1, 64))
+    useful = sum(planned.rung.useful for planned in found.rungs)
+    return time.perf_counter() - started, f"{len(found.rungs)} sizes of 8 accelerators, {useful} of use"
 
 
 TURNS: dict[str, tuple[Callable[[], tuple[float, str]], float, str]] = {
     "configuration": (configuration, 0.2e-3, "one configuration"),
     "search": (full_search, 2.0, "full search, 1,024 accelerators"),
     "experts": (experts, 2.0, "what-if with experts, 1,024 accelerators"),
-    "path": (path, 5.0, "path of 64 sizes"),
+    "path": (path, 5.0, "path of 64 sizes, 8B"),
+    "large-path": (large_path, 5.0, "path of 64 sizes, 70B"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from benchmarks import planner_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.planner_builders import (
@@ -393,3 +394,13 @@ def test_a_batch_must_keep_the_smallest_size_busy(device: str) -> None:
         plan(model, training, machines(node, 16, 20))
     assert "set spec.scale.minNodes to 8" in caught.value.fix
     assert plan(model, training, machines(node, 8, 20)).rungs[0].rung.useful
+
+
+def test_the_table_of_paths_says_what_the_plans_do() -> None:
+    found = planner_paths.line("8B", "8 x H100", 1, 2)
+    assert found is not None
+    cells = [cell.strip() for cell in found.strip("|").split("|")]
+    assert len(cells) == planner_paths.HEADER.splitlines()[0].count("|") - 1
+    assert cells[:3] == ["8B", "8 x H100", "1..2"]
+    assert cells[5] == "2 of 2"
+    assert planner_paths.line("405B", "4 x L4", 1, 2) is None
