@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.planner_accuracy.rows import Reading, Row
+from benchmarks.planner_accuracy.rows import OUTCOMES, Reading, Row
 from trainingrun.planner.cost.compute import flops_per_token
 
 SWEEP = ("source", "model", "gpu", "gpus", "seq_len", "global_batch", "precision")
@@ -53,22 +53,49 @@ def kendall(left: Sequence[float], right: Sequence[float]) -> float:
     return (agree - disagree) / float(np.sqrt((total + left_ties) * (total + right_ties)))
 
 
-def sweep_taus(rows: Sequence[Row], predicted: np.ndarray) -> list[float]:
+def sweeps(rows: Sequence[Row]) -> list[np.ndarray]:
+    """Indices of the rows of each sweep."""
     found: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[tuple(row[column] for column in SWEEP)].append(index)
-    return [
-        kendall(
-            [float(predicted[one]) for one in members], [float(rows[one]["step_time_s"]) for one in members]
-        )
-        for members in found.values()
-        if len(members) >= SMALLEST_SWEEP
+    return [np.array(members) for members in found.values() if len(members) >= SMALLEST_SWEEP]
+
+
+def tau(rows: Sequence[Row], predicted: np.ndarray, measured: np.ndarray) -> float:
+    """Mean of Kendall's tau over the sweeps."""
+    return float(np.mean([kendall(predicted[own], measured[own]) for own in sweeps(rows)]))
+
+
+def tau_of_one_fit(
+    rows: Sequence[Row], results: Sequence[np.ndarray], folds: Sequence[np.ndarray], measured: np.ndarray
+) -> float:
+    """The same, of pairs that one fit predicted and has not seen: rows of different folds are predicted by different
+    fits, and comparing these says little about any. `results` and `folds`: of each seed.
+    """
+    found = []
+    for own in sweeps(rows):
+        balance = left = right = 0.0
+        for predicted, fold in zip(results, folds, strict=True):
+            together = fold[own][:, None] == fold[own][None]
+            a = np.sign(predicted[own][:, None] - predicted[own][None]) * together
+            b = np.sign(measured[own][:, None] - measured[own][None]) * together
+            balance, left, right = balance + (a * b).sum(), left + abs(a).sum(), right + abs(b).sum()
+        found.append(balance / np.sqrt(left * right) if left and right else 0.0)
+    return float(np.mean(found))
+
+
+def most_tau(rows: Sequence[Row], measured: np.ndarray, noise: float) -> tuple[float, float]:
+    """What can be had. The first: knowing the mean time of each configuration, as the columns tell them apart. The
+    second: knowing that, and the times measured once more, with `noise` (standard deviation of logarithms).
+    """
+    texts = [
+        repr([value for key, value in row.items() if key not in (*OUTCOMES, "source_ref")]) for row in rows
     ]
-
-
-def sweeps(rows: Sequence[Row], predicted: np.ndarray) -> str:
-    taus = sweep_taus(rows, predicted)
-    return f"tau {np.mean(taus):.2f} ({len(taus)} sweeps)" if taus else ""
+    same = np.unique(texts, return_inverse=True)[1]
+    mean = (np.bincount(same, measured) / np.bincount(same))[same]
+    draw = np.random.RandomState(0)
+    again = [mean + noise * draw.standard_normal(len(mean)) for _ in range(40)]
+    return tau(rows, mean, measured), float(np.mean([tau(rows, mean, one) for one in again]))
 
 
 def constant_utilisation(

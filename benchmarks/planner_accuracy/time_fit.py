@@ -173,6 +173,41 @@ START_COMMON: dict[str, float] = {
 }
 
 
+@dataclass(frozen=True)
+class Table:
+    """The tables of `fitted` as they are, for a fit that begins there instead of at its priors."""
+
+    common: dict[str, float]
+    frameworks: dict[str, dict[str, float]]
+    shares: dict[str, dict[str, float]]
+    hosts: dict[str, float]
+    speeds: dict[str, float]
+    others: dict[str, float]
+
+    @classmethod
+    def now(cls) -> Table:
+        return cls(
+            dict(fitted.COMMON),
+            {name: dict(own) for name, own in fitted.FRAMEWORKS.items()},
+            {name: dict(own) for name, own in fitted.SHARES.items()},
+            dict(fitted.HOSTS),
+            dict(fitted.SPEEDS),
+            {key: float(getattr(fitted, key)) for key in START_GLOBAL},
+        )
+
+    def logarithms(self, every: list[Parameter]) -> np.ndarray:
+        """Of each parameter over its start; a parameter that the tables do not have is at its start."""
+        return np.array([math.log((self._value(one) or one.start) / one.start) for one in every])
+
+    def _value(self, one: Parameter) -> float | None:
+        kind, _, name = one.table.partition(":")
+        if kind == "framework":
+            common, own = self.common.get(one.key), self.frameworks.get(name, {}).get(one.key)
+            return own / common if own and common else None
+        table = {"common": self.common, "host": self.hosts, "speed": self.speeds, "global": self.others}
+        return (self.shares.get(name, {}) if kind == "share" else table[kind]).get(one.key)
+
+
 def reset() -> None:
     """Back to where fits begin."""
     fitted.COMMON.clear()
