@@ -31,7 +31,7 @@ from trainingrun.planner.search import plan
 from trainingrun.planner.sizes import risk, sizes_of
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
-from trainingrun.planner.weighing import p_oom
+from trainingrun.planner.weighing import p_oom, weigh
 from trainingrun.protocol.records import STAGES_PER_RANK
 
 Question = tuple[ModelShape, TrainingShape, Inventory]
@@ -176,6 +176,11 @@ def test_every_plan_for_accelerators_obeys_the_rules(question: Question) -> None
             assert getattr(rung, axis) == degree
         if training.activation_checkpointing != "Auto":
             assert rung.activation_checkpointing == training.activation_checkpointing
+        # What it is weighed as by itself, with the recomputation that was chosen and not the one that was asked for.
+        alone = weigh(model, training, inventory.node, rung)
+        assert alone.step_seconds == pytest.approx(planned.step_seconds)
+        assert alone.memory == planned.memory
+        assert alone.rung == rung
 
 
 @given(questions())

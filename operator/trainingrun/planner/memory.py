@@ -220,7 +220,7 @@ def _kept(
     """Bytes of the activations of the micro-batches in flight, the last norm's included. A layer that is computed again
     keeps its input only.
     """
-    short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
+    short = _layers_computed_again(training, parameters.layers)
     layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
     kept = cut.in_flight(stage) * (layers + short * _input_elements(model, training, cut))
     last = _norm_copies(training) * model.hidden_size if stage == cut.head_rank else 0
@@ -237,6 +237,11 @@ def _computed_again(training: TrainingShape, layer: int) -> bool:
     """As `trainer.recompute` has it, for the layers of a stage."""
     mode = training.activation_checkpointing
     return mode == "Full" or (mode == "Selective" and layer % 2 == 0)
+
+
+def _layers_computed_again(training: TrainingShape, layers: int) -> int:
+    """Of the first `layers` of a stage."""
+    return {"Full": layers, "Selective": (layers + 1) // 2}.get(training.activation_checkpointing, 0)
 
 
 def _loss(

@@ -78,8 +78,9 @@ def _path(
     """All sizes of one cut. `choice`: how it was found to be the fastest, where speed decided."""
     inventory = problem.inventory
     rungs: list[PlannedRung] = []
+    splits: dict[int, Split | None] = {}
     for nodes in range(inventory.min_nodes, inventory.max_nodes + 1):
-        rungs.append(_rung(problem, chosen, nodes, best_before=_last_useful(rungs)))
+        rungs.append(_rung(problem, chosen, nodes, best_before=_last_useful(rungs), splits=splits))
     useful = [planned.rung.nodes for planned in rungs if planned.rung.useful]
     return PlanPath(
         rungs=tuple(rungs),
@@ -143,13 +144,23 @@ def _last_useful(rungs: list[PlannedRung]) -> PlannedRung | None:
 
 
 def _rung(
-    problem: Problem, candidate: Candidate, nodes: int, *, best_before: PlannedRung | None
+    problem: Problem,
+    candidate: Candidate,
+    nodes: int,
+    *,
+    best_before: PlannedRung | None,
+    splits: dict[int, Split | None] | None = None,
 ) -> PlannedRung:
-    """`nodes` that do not hold whole copies do what the next smaller size does, and are marked as useless."""
+    """`nodes` that do not hold whole copies do what the next smaller size does, and are marked as useless. `splits`: of
+    other sizes of the same cut, by their replicas.
+    """
+    known = {} if splits is None else splits
     cut, training, node = candidate.cut, problem.training, problem.inventory.node
     used = max(candidate.units, nodes // candidate.units * candidate.units)
     replicate = cut.copies_on(used, node.processes)
-    chosen = _split(problem, candidate, replicate)
+    if replicate not in known:
+        known[replicate] = _split(problem, candidate, replicate)
+    chosen = known[replicate]
     idle = _idle(candidate, nodes, replicate, chosen, training, best_before)
     # Ranks without work still take part with padding, so the numbers of a useless size are real ones.
     batch = chosen or Split(
