@@ -98,6 +98,42 @@ def test_nodes_that_keep_each_other_s_snapshots_are_told_with_what_that_takes(tm
     (rung,) = json.loads(call("plan", "-f", manifest, "-o", "json").stdout)["rungs"]
     assert (rung["stateCopies"], rung["buddies"]) == (2, True)
     assert rung["memory"]["buddies"] > 0
+    # Neighbours and the user's own are shown in the same words, and say what they have to give up.
+    (own,) = (line for line in text.splitlines() if line.startswith("  this plan "))
+    (smaller,) = (line for line in text.splitlines() if line.startswith("  pipeline 1 "))
+    assert own.rstrip().endswith("2 (buddies)")
+    assert "buddies" not in smaller
+    asked = call("what-if", "-f", manifest, "--micro-batch", "2")
+    assert "  state copies 2: each node keeps the snapshots of a buddy too" in asked.stdout
+    (row,) = (line for line in asked.stdout.splitlines() if line.startswith("  copies of the state"))
+    assert row.split()[-4:] == ["2", "(buddies)"] * 2
+    document = json.loads(call("what-if", "-f", manifest, "--micro-batch", "2", "-o", "json").stdout)
+    assert [document[who]["buddies"] for who in ("asked", "planner")] == [True, True]
+    assert document["asked"]["memory"]["buddies"] > 0
+
+
+def test_what_if_says_why_a_configuration_has_one_copy_only(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, checkpoint={"memory": {"copies": 1}}, scale={"minNodes": 2})
+    text = call("what-if", "-f", manifest, "--nodes", "2", "--shard", "4", "--replicate", "1").stdout
+    assert "  state copies 1: a lost node takes a part of the only copy" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("  copies of the state"))
+    assert row.split()[-2:] == ["1", "2"]
+
+
+def test_snapshots_of_a_buddy_beside_accelerators_are_in_the_memory_of_the_host(tmp_path: Path) -> None:
+    stages = {
+        "parallelism": {"axes": {"pipeline": 4}},
+        "resources": {"perNode": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": 2}},
+        "scale": {"minNodes": 2, "maxNodes": 2},
+    }
+    document = yaml.safe_load(a_manifest(tmp_path).read_text())
+    document["spec"] |= stages
+    manifest = tmp_path / "accelerated.yaml"
+    manifest.write_text(yaml.safe_dump(document))
+    text = call("explain", "-f", manifest, "--hardware", "h100x2").stdout
+    assert "state copies 2: each node keeps the snapshots of a buddy too" in text
+    assert "beside the accelerators, snapshots of a node and of its buddy: " in text
+    assert "N buddies" not in text
 
 
 def test_explain_says_why_a_neighbour_is_not_possible(tmp_path: Path) -> None:

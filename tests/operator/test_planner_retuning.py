@@ -55,6 +55,34 @@ def test_what_the_run_asked_for_is_never_computed_otherwise() -> None:
     assert modes == {"Full"}
 
 
+def test_what_a_buddy_keeps_is_not_given_up_for_speed() -> None:
+    """A larger micro-batch fits only without the snapshots of a buddy, in the memory of the host and so of the node."""
+    training = a_training(
+        pinned={"pipeline": 2}, memory_copies=2, global_batch_sequences=64, sequence_length=512
+    )
+    model = a_model(max_position_embeddings=512)
+    slow = {"flops_per_second": 1e12, "memory_bytes_per_second": 1e13}  # starting operations is what counts
+    roomy = a_node(1, GIB, **slow)
+    rung = plan(model, training, machines(roomy, 2, 2)).rungs[0].rung
+    small = replace(rung, micro_batch=1, accumulation=64, padding_sequences=0, buddies=True, state_copies=2)
+    two = next(
+        one
+        for one in variants(model, training, roomy, small, NO_FACTORS)
+        if (one.rung.micro_batch, one.rung.activation_checkpointing) == (2, "None")
+    )
+    node = replace(roomy, memory_bytes=int((two.memory.total - 1000) / 0.96))
+    tight = {one.rung.micro_batch: one for one in variants(model, training, node, small, NO_FACTORS)}
+    assert tight[2].fits
+    assert (tight[2].rung.buddies, tight[2].rung.state_copies) == (False, 1)
+    assert weigh(model, training, node, small).rung.buddies
+    decision, same = retuned(model, training, node, small, NO_FACTORS, BEGINS)
+    assert not decision.change
+    assert same == small
+    freed, other = retuned(model, training, roomy, small, NO_FACTORS, BEGINS)
+    assert freed.change
+    assert other.buddies
+
+
 def test_a_plan_that_is_as_predicted_is_kept() -> None:
     training, node, rung = a_large_run()
     decision, same = retuned(LLAMA_3_8B, training, node, rung, NO_FACTORS, BEGINS)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from trainingrun.cli.output import bar, styled
 from trainingrun.planner.text import human_bytes, human_seconds
 from trainingrun.planner.weighing import Weighed, parts_of
+from trainingrun.protocol.records import Rung
 
 WIDTH = 60
 
@@ -117,6 +118,11 @@ def step_lines(weighed: Weighed) -> list[str]:
         f"{bar(seconds / total)}{'  exposed' if name == 'communication' and seconds else ''}".rstrip()
         for name, seconds in parts_of(weighed.times).items()
     ]
+
+
+def copies_of(rung: Rung) -> str:
+    """How many nodes hold the least-held piece of the state."""
+    return f"{rung.state_copies} (buddies)" if rung.buddies else str(rung.state_copies)
 
 
 def percent(share: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainingrun.cli.bills import memory_lines, percent, step_lines
+from trainingrun.cli.bills import copies_of, memory_lines, percent, step_lines
 from trainingrun.cli.output import table
 from trainingrun.cli.plan_question import Question
 from trainingrun.planner.nearby import nearby
@@ -101,5 +101,5 @@ def _figures(weighed: Weighed) -> tuple[str, str, str, str]:
         human_bytes(weighed.memory.total),
         percent(weighed.p_oom),
         human_seconds(weighed.step_seconds),
-        str(weighed.rung.state_copies),
+        copies_of(weighed.rung),
     )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from trainingrun.cli.bills import copies_of
 from trainingrun.cli.explain import explanation
 from trainingrun.cli.output import Format, document, emit, say, table
 from trainingrun.cli.plan_question import (
@@ -184,7 +185,7 @@ def _row(planned: PlannedRung, question: Question) -> tuple[str, ...]:
         f"{human_bytes(planned.memory.total)} of {human_bytes(planned.available_bytes)}",
         human_seconds(planned.step_seconds),
         f"{planned.tokens_per_second:.0f}",
-        f"{rung.state_copies} (buddies)" if rung.buddies else str(rung.state_copies),
+        copies_of(rung),
         *price,
         "yes" if rung.useful else f"no: {rung.reason}",
     )

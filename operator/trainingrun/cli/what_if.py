@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainingrun.cli.bills import memory_lines, percent, verdict
+from trainingrun.cli.bills import copies_of, memory_lines, percent, verdict
 from trainingrun.cli.explain import mesh_of, time_lines
 from trainingrun.cli.output import table
 from trainingrun.cli.plan_question import Question
@@ -26,6 +26,7 @@ def comparison(question: Question, own: Rung | None, training: TrainingShape, ru
             answer(asked, best),
             "",
             *memory_lines(asked),
+            f"  {asked.copies_reason}",
             "",
             *time_lines(question, asked, training),
             "",
@@ -91,7 +92,7 @@ _LINES: tuple[tuple[str, Callable[[Weighed], str]], ...] = (
     ("runs out of memory", lambda one: percent(one.p_oom)),
     ("step", lambda one: human_seconds(one.step_seconds)),
     ("tokens/s", lambda one: f"{one.tokens_per_second:.0f}"),
-    ("copies of the state", lambda one: str(one.rung.state_copies)),
+    ("copies of the state", lambda one: copies_of(one.rung)),
 )
 
 
@@ -124,6 +125,7 @@ def _data(weighed: Weighed) -> dict[str, Any]:
         "schedule": rung.schedule,
         "zeroStage": rung.zero_stage,
         "stateCopies": rung.state_copies,
+        "buddies": rung.buddies,
         "memory": describe_bill(weighed.memory),
         "availableBytes": weighed.available,
         "marginBytes": weighed.margin,

@@ -1,8 +1,9 @@
 """What else a size of a frozen plan could do without being cut anew, now that it was measured.
 
 Only what a later epoch takes up for free may change: the micro-batch, and what is computed twice where the run left
-that open. Axes, shards and copies stay, so every snapshot and checkpoint fits as it is, and losing a node re-wires as
-before. Whether the change is worth it is for `keeping` to say. Pure; for the controller, before an epoch begins.
+that open. Axes, shards and copies stay, those of buddies too, so every snapshot and checkpoint fits as it is, and
+losing a node re-wires as before. Whether the change is worth it is for `keeping` to say. Pure; for the controller,
+before an epoch begins.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def retuned(
     """
     present = weigh(model, training, node, rung, factors)
     found = variants(model, training, node, rung, factors)
-    others = [one for one in found if one.fits and _way(one.rung) not in tried]
+    copies = present.rung.state_copies
+    others = [
+        one for one in found if one.fits and _way(one.rung) not in tried and one.rung.state_copies >= copies
+    ]
     if (
         situation.ran_out
     ):  # what failed is known to be too much, whatever the model says; a little less may be too

@@ -50,6 +50,7 @@ class Weighed:
     times: StepTime
     step_seconds: float
     tokens: int  # of a step
+    copies_reason: str  # how many copies of the state there are, and why
 
     @property
     def free(self) -> int:
@@ -89,8 +90,9 @@ def weigh(
         accumulation=rung.accumulation,
     )
     nodes = rung.world // node.processes
+    bill = corrected_bill(bill, factors.memory)
     kept = copies(model, training, node, cut, replicate=rung.replicate, nodes=nodes, bill=bill)
-    bill = corrected_bill(kept.bill, factors.memory)
+    bill = kept.bill
     return Weighed(
         rung=replace(rung, state_copies=kept.count, buddies=kept.buddies),
         memory=bill,
@@ -103,6 +105,7 @@ def weigh(
         times=times,
         step_seconds=times.total * factors.time,
         tokens=training.global_batch_sequences * training.sequence_length,
+        copies_reason=kept.reason,
     )
 
 
