@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.planner_accuracy.predict import COLUMNS, predict
@@ -27,6 +28,11 @@ def complete(row: Row) -> bool:
         return False
 
 
+def _cells(row: Mapping[str | None, str | list[str] | None]) -> Row:
+    """Cells beyond the header are dropped; cells that a line does not have are empty."""
+    return {key: text if isinstance(text, str) else "" for key, text in row.items() if key is not None}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner_accuracy", description=__doc__)
     parser.add_argument(
@@ -37,10 +43,11 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="without corrections learned from measurements")
     given = parser.parse_args()
     try:
-        with given.rows.open(newline="") as stream:
-            rows: list[Row] = list(csv.DictReader(stream))
-    except OSError as error:
-        print(f"--rows {given.rows}: {error.strerror}; give a table of configurations", file=sys.stderr)
+        with given.rows.open(newline="", encoding="utf-8-sig") as stream:
+            rows: list[Row] = [_cells(row) for row in csv.DictReader(stream)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"no table in UTF-8 ({error})"
+        print(f"--rows {given.rows}: {reason}; give a table of configurations", file=sys.stderr)
         return 2
     if not rows or "source" not in rows[0] or "model" not in rows[0]:
         print(

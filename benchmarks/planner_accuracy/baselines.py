@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
+from benchmarks.planner_accuracy.cells import outcome
 from benchmarks.planner_accuracy.rows import Reading, Row, RowError, read_row
 from trainingrun.planner.cost.inflight import stage_range
 from trainingrun.planner.cost.states import shards
@@ -40,8 +41,9 @@ def constant_utilisation(rows: Sequence[Row]) -> dict[int, float]:
         flops = flops_per_token(work.model, work.sequence_length) * work.sequence_length * work.global_batch
         ideal[id(row)] = flops / peak / work.layout.world
         kinds[id(row)] = (work.machine.name, work.numerics.compute)
-        if (row.get("step_time_s") or "").strip():
-            shares[kinds[id(row)]].append(ideal[id(row)] / float(row["step_time_s"]))
+        measured = outcome(row, "step_time_s")
+        if not math.isnan(measured):
+            shares[kinds[id(row)]].append(ideal[id(row)] / measured)
     return {
         key: seconds / median(shares[kinds[key]]) for key, seconds in ideal.items() if shares.get(kinds[key])
     }

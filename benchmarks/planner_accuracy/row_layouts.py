@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 
-from benchmarks.planner_accuracy.cells import Row, gpu_name, whole
+from benchmarks.planner_accuracy.cells import Row, RowError, gpu_name, whole
 from benchmarks.planner_accuracy.megatron import MegatronTest, stage_layers
 from benchmarks.planner_accuracy.sources import Source
 from trainingrun.planner.cost.types import Layout, Recompute, Sharding
 from trainingrun.planner.types import ModelShape
+
+_DEEPEST = 2048  # stages
 
 
 def layout_of(
@@ -43,6 +45,8 @@ def layout_of(
     elif test is None and model.experts is not None and expert > 1:
         expert_tensor = 1
     virtual = whole(row, "vpp") or 1
+    if pipeline * virtual > _DEEPEST:
+        raise RowError(f"pp {pipeline} x vpp {virtual} is more stages than {_DEEPEST}; give fewer")
     layers: tuple[int, ...] = ()
     if test is not None:
         layers = stage_layers(test, model.layers, pipeline, virtual)

@@ -13,6 +13,9 @@ from benchmarks.planner_accuracy.sources import Source
 from trainingrun.planner.cost.types import Numerics
 from trainingrun.planner.types import ModelShape
 
+# Beyond these a number is a slip.
+_MOST = {"layers": 10_000, "hidden": 10**6, "heads": 10**5, "kv_heads": 10**5, "ffn": 10**7, "vocab": 10**8}
+
 
 def test_of(row: Row) -> MegatronTest:
     layers, hidden, heads = whole(row, "layers"), whole(row, "hidden"), whole(row, "heads")
@@ -33,6 +36,10 @@ def model_of(row: Row, test: MegatronTest | None, assumed: list[str]) -> ModelSh
     ):
         value = whole(row, column)
         if value:
+            if value > _MOST[column]:
+                raise RowError(
+                    f"{column} {value} is more than the {_MOST[column]} of any model; mend the number"
+                )
             given[field] = value
     known = architectures.published(row["model"]) or {}
     if (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from benchmarks.planner_accuracy.baselines import constant_utilisation, megatron_formula
+from benchmarks.planner_accuracy.cells import outcome
 from benchmarks.planner_accuracy.predict import Prediction
 from benchmarks.planner_accuracy.rows import Row
 
@@ -28,8 +29,7 @@ class Scored:
     prediction: Prediction
 
     def measured(self, column: str) -> float:
-        text = (self.row.get(column) or "").strip()
-        return float(text) if text else math.nan
+        return outcome(self.row, column)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -85,6 +85,74 @@ def test_a_file_that_is_no_table_is_refused(
     assert "no columns" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mark", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_tables_of_spreadsheets_are_read_as_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mark: str, end: str
+) -> None:
+    row = a_row()
+    cells = ",".join(f'"{text}"' for text in row.values())
+    table = tmp_path / "rows.csv"
+    table.write_bytes(f"{','.join(row)}{end}{cells},and,more{end}{end}".encode(mark))
+    out = tmp_path / "out.csv"
+    assert _run(monkeypatch, "--rows", str(table), "--out", str(out)) == 0
+    with out.open(newline="") as stream:
+        found = list(csv.DictReader(stream))
+    assert [line["error"] for line in found] == [""]
+    assert float(found[0]["predicted_step_s"]) == pytest.approx(predict(row).seconds, rel=1e-5)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfes\x00o\x00", bytes(range(256)), b"source,model\n"])
+def test_a_file_that_is_no_text_or_has_no_rows_gets_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_bytes(content)
+    assert _run(monkeypatch, "--rows", str(table)) == 2
+    told = capsys.readouterr().err
+    assert str(table) in told
+    assert told.count("\n") == 1
+
+
+NUMBERS = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "seq_len",
+    "global_batch",
+    "micro_batch",
+    "grad_accum",
+    "gpus",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "vpp",
+]
+
+
+@pytest.mark.parametrize("column", NUMBERS)
+@pytest.mark.parametrize("text", ["-1", "0", "many", "1e400", "nan", "2.5", "1,000", "9" * 30])
+def test_what_is_no_size_is_told_by_its_column(column: str, text: str) -> None:
+    assert predict(a_row(**{column: text})).error.startswith(f"{column} ")
+
+
+def test_more_stages_or_layers_than_anybody_has_are_refused() -> None:
+    assert "stages" in predict(a_row(pp="1000000")).error
+    assert "layers 99999999" in predict(a_row(layers="99999999")).error
+
+
+def test_outcomes_that_are_no_numbers_are_not_scored() -> None:
+    row = a_row()
+    scored = Scored({**row, "step_time_s": "soon", "peak_mem_gb": "0", "tflops_per_gpu": "-3"}, predict(row))
+    assert report([scored], lambda row: True).count("no rows") >= 3
+
+
 def test_a_recipe_that_runs_recomputes_as_little_as_fits() -> None:
     recipe = a_row(source="NVIDIA NeMo perf summary", recompute="", tp="1", pp="1", dp="64", vpp="1", micro_batch="1",
                    grad_accum="2", seq_parallel="no")  # fmt: skip
