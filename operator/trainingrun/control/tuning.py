@@ -24,6 +24,7 @@ from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.keeping import Situation
 from trainingrun.planner.retuning import retuned
 from trainingrun.planner.search import PLANNER_VERSION
+from trainingrun.planner.text import counted
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 from trainingrun.planner.weighing import as_chosen, weigh
 from trainingrun.protocol import wire
@@ -63,7 +64,9 @@ def tune(observed: Observed, counters: Counters, ended: Epoch | None, record: Ep
     if not decision.change:
         return Tuned(Look(rung.nodes, *_way(rung), decision.looks) if decision.looks else Look())
     fresh = _next(revision, rung, other, decision.reason, (model, training, node), tried)
-    return Tuned(Look(), fresh, f"{rung.nodes} nodes: {_text(rung)} -> {_text(other)}: {decision.reason}")
+    return Tuned(
+        Look(), fresh, f"{counted(rung.nodes, 'node')}: {_text(rung)} -> {_text(other)}: {decision.reason}"
+    )
 
 
 def _may(observed: Observed, revision: Revision, ended: Epoch) -> bool:
