@@ -20,9 +20,9 @@ from tests.operator.planner_builders import (
 )
 
 from trainingrun.planner.best_first import best_first, refine_first
-from trainingrun.planner.candidates import split
+from trainingrun.planner.candidates import micro_batches, split
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
-from trainingrun.planner.fastest import NEARLY, all_groups, fastest, weighed
+from trainingrun.planner.fastest import NEARLY, WORTH, all_groups, fastest, weighed
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, fits, memory_bill
 from trainingrun.planner.rules import refusal
@@ -81,13 +81,15 @@ def questions(draw: st.DrawFn) -> Question:
 
 
 def average(scales: Scales, group: Group) -> float | None:
-    """By looking at every micro-batch on every size; a size that holds none does what the next smaller does."""
+    """By looking at every micro-batch that pads the least, on every size. A size that holds none does what the next
+    smaller does.
+    """
     model, inventory, speed, before = scales.model, scales.inventory, 0.0, 0.0
     if not scales.possible(group):
         return None
     for size in group.sizes:
         best: float | None = None
-        for micro_batch in range(1, group.training.global_batch_sequences + 1):
+        for micro_batch in micro_batches(group.training, group.cut, size.replicate):
             found = split(group.training, group.cut, size.replicate, micro_batch=micro_batch)
             if found is None:
                 continue
@@ -269,13 +271,31 @@ def test_filling_more_sizes_is_weighed_against_speed(seventy: tuple[TrainingShap
 
 
 def test_a_faster_cut_does_not_take_the_smallest_size_away(seventy: tuple[TrainingShape, NodeShape]) -> None:
-    """A run of 4 to 16 nodes goes on with 4, though copies of more nodes would be faster on average."""
+    """A run goes on with minNodes, though copies of more nodes would be somewhat faster on average."""
     training, node = seventy
-    for least, most in ((4, 16), (4, 64), (1, 8)):
-        model = LLAMA_3_8B if least == 1 else LLAMA_2_70B
-        path = plan(model, training, machines(node, least, most))
+    for model, least, most in ((LLAMA_2_70B, 8, 64), (LLAMA_3_8B, 1, 8), (LLAMA_3_8B, 1, 64)):
+        inventory = machines(node, least, most)
+        choice = fastest(model, training, inventory)
+        assert choice is not None
+        assert choice.candidate.units <= least
+        scales = Scales(model, inventory)
+        free = weighed([Weighing(scales, group) for group in all_groups(model, training, inventory)])
+        assert choice.average <= NEARLY * WORTH * free.near[0][0]
+        path = plan(model, training, inventory)
         assert path.rungs[0].rung.useful
         assert "training starts at" not in path.reason
+
+
+def test_a_smallest_size_that_costs_too_much_is_not_trained_on_and_that_is_told(
+    seventy: tuple[TrainingShape, NodeShape],
+) -> None:
+    """Copies of three nodes, eight tensor ranks and no pipeline would take twice as long on 64."""
+    training, node = seventy
+    path = plan(LLAMA_2_70B, training, machines(node, 3, 64))
+    first = next(planned.rung.nodes for planned in path.rungs if planned.rung.useful)
+    assert first > 3
+    assert f"training starts at {first} nodes" in path.reason
+    assert "to begin at 3 nodes would take more than a fourth more time" in path.reason
 
 
 def test_a_size_that_no_cut_can_do_leaves_the_others_to_be_filled(

@@ -81,9 +81,9 @@ class Refined(Protocol):
 Step = TypeVar("Step", bound=Refined)
 
 
-def refine_first(items: Iterable[Step], *, near: float = 1.0) -> Outcome[Step]:
+def refine_first(items: Iterable[Step], *, near: float = 1.0, limit: float = float("inf")) -> Outcome[Step]:
     """As `best_first`, for things of which each costs much to weigh: always the one with the least bound is weighed
-    one step further. Of those that are far off, only the first steps are taken.
+    one step further. Of those that are far off, only the first steps are taken. What costs more than `limit` is out.
     """
     heap = [(item.bound, index, item) for index, item in enumerate(items)]
     heapify(heap)
@@ -93,7 +93,7 @@ def refine_first(items: Iterable[Step], *, near: float = 1.0) -> Outcome[Step]:
     weighed = 0
     while heap:
         lower, index, item = heappop(heap)
-        if lower * (1.0 - ROUNDING) > near * least:
+        if lower * (1.0 - ROUNDING) > min(near * least, limit):
             break
         if item.known:
             least = min(least, lower)

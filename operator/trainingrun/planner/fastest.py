@@ -3,8 +3,10 @@
 What is tried: tensor and pipeline degrees, the schedule of the pipeline (if it was left open), shards inside a node
 and over whole nodes, recomputation (if it was left open), and for each of them every micro-batch on every size that
 copies fill. What counts is the average of tokens a second over the sizes, weighed as `sizes` says: many small copies
-waste no nodes, large ones may be so much faster that they pay for nodes that idle now and then. Of nearly equal ones
-the simpler is taken: fewest nodes for a copy (most copies), least model parallelism, least recomputation.
+waste no nodes, large ones may be so much faster that they pay for nodes that idle now and then. A run is promised to
+go on at minNodes: cuts that do are taken unless that costs more than a fourth more time, and else those that begin
+at as few nodes as can be for a tenth. Of nearly equal ones the simpler is taken: fewest nodes for a copy (most copies),
+least model parallelism, least recomputation.
 
 Exact: what is not looked at is proven to be slower (`best_first`, `time.least_seconds`). Pure and deterministic; called
 by the search, for nodes with accelerators. On CPU nodes, whose processes share cores and network, the simplest cut
@@ -25,17 +27,24 @@ from trainingrun.planner.sizes import sizes_of
 from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
 
 NEARLY = 1.03  # by average and on the largest size; predictions of steps err by more than this
+WORTH = 1.25  # of the best average, that a cut may cost that trains at minNodes ...
+WORTH_LATER = 1.1  # ... or, where none does, at fewer nodes than the best
 RECOMPUTATION = ("None", "Selective", "Full")
 
 
 @dataclass(frozen=True)
 class Rival:
-    """The cut that is fastest on the largest size alone, where another one is better over all."""
+    """A cut that is faster than the one that is taken, and does less of the path."""
 
     training: TrainingShape
     cut: Cut
-    seconds: float
+    seconds: float  # of a step on the most nodes that it makes use of, as predicted
     sizes: tuple[int, ...]  # that it makes use of
+
+    @classmethod
+    def of(cls, weighing: Weighing, seconds: float) -> Rival:
+        group = weighing.group
+        return cls(group.training, group.cut, seconds, tuple(size.nodes for size in group.sizes))
 
 
 @dataclass(frozen=True)
@@ -51,30 +60,25 @@ class Choice:
     average: float
     least: float
     groups: int  # how many cuts there were
-    rival: Rival | None = None
+    later: bool = False  # whether cuts that train at minNodes fit, and are too slow
+    rival: Rival | None = None  # the fastest on the largest size alone
+    beyond: Rival | None = None  # the best over all, where it begins at more than minNodes
 
 
 def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) -> Choice | None:
-    """None when nothing fits. Where copies can be small enough for minNodes, they are: a run is promised to go on at
-    that size.
-    """
+    """None when nothing fits."""
     scales = Scales(model, inventory)
     every = [Weighing(scales, group) for group in all_groups(model, training, inventory)]
-    kept = [one for one in every if one.group.sizes[0].nodes == inventory.min_nodes]
-    outcome = weighed(kept)
-    if outcome.best is None and len(kept) < len(every):
-        outcome = weighed(every)
-    if outcome.best is None:
+    free = weighed(every)
+    if free.best is None:
         return None
-    most = NEARLY * outcome.near[0][1].on_largest[1]
-    average, found = min(
-        (entry for entry in outcome.near if entry[1].on_largest[1] <= most),
-        key=lambda entry: (_simplicity(entry[1].group), entry[0]),
-    )
+    outcome = _soonest(every, inventory, free.best[0], free.best[1].on_largest[1]) or free
+    average, found = _simplest(outcome)
     group = found.group
     candidate = weigh(model, group.training, inventory.node, group.cut, group.units)
     if candidate is None:
         raise RuntimeError(f"{group.cut} was weighed, and now it has no work")
+    first = group.sizes[0].nodes
     return Choice(
         group.training,
         candidate,
@@ -85,7 +89,38 @@ def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) ->
         average=average,
         least=outcome.near[0][0],
         groups=outcome.groups,
+        later=first > inventory.min_nodes
+        and any(one.possible for one in every if one.group.sizes[0].nodes == inventory.min_nodes),
         rival=_rival(every, found),
+        beyond=_beyond(free, first, average),
+    )
+
+
+def _soonest(
+    every: list[Weighing], inventory: Inventory, least: float, on_largest: float
+) -> Outcome[Weighing] | None:
+    """The best of the cuts that begin at the fewest nodes of all that are worth it: on average, and if they do not
+    train at minNodes either, on the largest size too. `least`, `on_largest`: seconds of the best of all.
+    """
+    classes: dict[int, list[Weighing]] = {}
+    for one in every:
+        classes.setdefault(one.group.sizes[0].nodes, []).append(one)
+    for first in sorted(classes):
+        promised = first == inventory.min_nodes
+        worth = WORTH if promised else WORTH_LATER
+        outcome = refine_first(classes[first], near=NEARLY, limit=worth * least)
+        if outcome.best is None:
+            continue
+        if promised or _simplest(outcome)[1].on_largest[1] <= worth * on_largest:
+            return outcome
+    return None
+
+
+def _simplest(outcome: Outcome[Weighing]) -> tuple[float, Weighing]:
+    most = NEARLY * outcome.near[0][1].on_largest[1]
+    return min(
+        (entry for entry in outcome.near if entry[1].on_largest[1] <= most),
+        key=lambda entry: (_simplicity(entry[1].group), entry[0]),
     )
 
 
@@ -95,10 +130,15 @@ def _rival(every: list[Weighing], chosen: Weighing) -> Rival | None:
     if outcome.best is None or outcome.best[0] * NEARLY >= chosen.on_largest[1]:
         return None
     found = outcome.best[1]
-    group = found.group
-    return Rival(
-        group.training, group.cut, found.predicted_on_largest, tuple(size.nodes for size in group.sizes)
-    )
+    return Rival.of(found, found.predicted_on_largest)
+
+
+def _beyond(free: Outcome[Weighing], first: int, average: float) -> Rival | None:
+    """What would be taken if the run began at more than `first` nodes, if that is better by more than counts."""
+    if free.best is None or free.best[0] * NEARLY >= average:
+        return None
+    found = _simplest(free)[1]
+    return Rival.of(found, found.predicted) if found.group.sizes[0].nodes > first else None
 
 
 def weighed(every: Iterable[Weighing]) -> Outcome[Weighing]:

@@ -95,17 +95,28 @@ def _pace(inventory: Inventory, useful: Sequence[int], choice: Choice | None) ->
         f"; fills {len(useful)} of {sizes} sizes, {seconds}: {which} of {groups} by tokens a second, averaged over "
         f"{least} to {most} nodes ({most} count half)"
     )
+    if choice.later:
+        text += f"; to begin at {counted(least, 'node')} would take more than a fourth more time"
+    if choice.beyond:
+        beyond = choice.beyond
+        text += (
+            f"; to begin at {useful[0]} costs speed: with minNodes {beyond.sizes[0]} it would be {_name(beyond.cut)} "
+            f"({human_seconds(beyond.seconds)} a step on {counted(beyond.sizes[-1], 'node')})"
+        )
     return text + (_of_rival(choice.rival, useful, inventory) if choice.rival else "")
 
 
+def _name(cut: Cut) -> str:
+    return f"tensor {cut.tensor}, pipeline {cut.pipeline}, shard {cut.shard}"
+
+
 def _of_rival(rival: Rival, useful: Sequence[int], inventory: Inventory) -> str:
-    cut, sizes = rival.cut, inventory.max_nodes - inventory.min_nodes + 1
-    name = f"tensor {cut.tensor}, pipeline {cut.pipeline}, shard {cut.shard}"
+    sizes = inventory.max_nodes - inventory.min_nodes + 1
     less = "only " if len(rival.sizes) < len(useful) else ""
     begins = rival.sizes[0]
     later = f", from {begins} on" if useful and begins > useful[0] else ""
     return (
-        f"; the fastest on {counted(inventory.max_nodes, 'node')} alone would be {name} "
+        f"; the fastest on {counted(inventory.max_nodes, 'node')} alone would be {_name(rival.cut)} "
         f"({human_seconds(rival.seconds)} a step), but it fills {less}{len(rival.sizes)} of {sizes} sizes{later}"
     )
 

@@ -72,18 +72,14 @@ class Scales:
         """
         node, cut, training = self.inventory.node, group.cut, group.training
         best: tuple[float, float] | None = None
-        full = False
         for size in micro_batches(training, cut, replicate):
             found = split(training, cut, replicate, micro_batch=size)
             if found is None:
                 break  # larger ones fill a pipeline even less
-            if full and found.accumulation > 1:
-                continue  # more of the same; but a lone micro-batch piles up no gradients
             of = {"replicate": replicate, "micro_batch": size, "accumulation": found.accumulation}
             bill = memory_bill(self.model, training, node, cut, **of)
             if not fits(bill, node):
-                full = True
-                continue
+                continue  # a larger one may fit: what comes from other stages and what piles up is by their number
             seconds = predict(self.model, training, node, cut, **of).total
             counted = seconds * risk(bill, node)
             best = (counted, seconds) if best is None or counted < best[0] else best
