@@ -12,7 +12,7 @@ from trainingrun.planner.cost.inflight import layers_in_flight
 from trainingrun.planner.cost.memory import fullest, peak_memory, rank_bill
 from trainingrun.planner.cost.states import stage_parameters, states
 from trainingrun.planner.cost.types import Layout, Numerics, Recompute, Sharding
-from trainingrun.planner.memory import layer_activation_elements
+from trainingrun.planner.moments import layer_activation_elements
 from trainingrun.planner.types import TrainingShape
 
 GIB = 1 << 30

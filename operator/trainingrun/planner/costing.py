@@ -85,11 +85,11 @@ WHOLE_LOGIT_COPIES = int(_COEFFICIENTS["memory_whole_logit_copies"])
 
 def kept_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
     """Elements that one layer keeps for its backward pass, per token, with fused attention."""
-    own = framework_of(False, training.mixed)
+    own, size = framework_of(False, training.mixed), float(training.activation_bytes)
     found = activations.kept(
         model,
         activations.frozen(own),
-        4.0,  # counted in elements of FP32, in which the log-sum-exp of a head is one
+        size,
         tensor,
         training.context,
         1,
@@ -100,7 +100,7 @@ def kept_elements(model: ModelShape, training: TrainingShape, tensor: int) -> in
         True,
         Recompute.NONE,
     )
-    return round(found.dense / 4.0)
+    return round(found.dense / size)
 
 
 @lru_cache(maxsize=16)

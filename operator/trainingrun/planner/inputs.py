@@ -73,7 +73,14 @@ def model_shape(spec: Mapping[str, Any]) -> ModelShape:
         feed_forward_bias=bool(config.get("mlp_bias")) or gpt2,
         norm_bias=gpt2,
         head_norms=config["model_type"] == "qwen3",
+        attention_dropout=_drops(config, "attn_pdrop" if gpt2 else "attention_dropout", gpt2),
+        hidden_dropout=gpt2 and _drops(config, "resid_pdrop", gpt2),
     )
+
+
+def _drops(config: Mapping[str, Any], name: str, unless_said: bool) -> bool:
+    """transformers' GPT-2 drops a tenth unless it is told not to."""
+    return bool(config.get(name, unless_said))
 
 
 def training_shape(spec: Mapping[str, Any]) -> TrainingShape:

@@ -95,6 +95,8 @@ class ModelShape:
     sinks: bool = False  # one logit for each head that stands for no token
     sliding_window: int = 0  # tokens that attention looks back in `sliding_layers`; 0: all
     sliding_layers: int = 0
+    attention_dropout: bool = False  # of the weights of pairs of tokens
+    hidden_dropout: bool = False  # of embeddings, and of what attention and feed-forward add
     prediction_layers: int = 0  # more layers that predict later tokens, in training only
     experts: Experts | None = None
     latent: LatentAttention | None = None

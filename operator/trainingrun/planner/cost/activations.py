@@ -54,6 +54,8 @@ def kept(
     norm = (2 + given.get("memory_norm_elements", 0.0)) * size * hidden / whole
     if selective and given.get("memory_selective_norms"):
         norm /= 2
+    if given.get("memory_gathers_inputs"):  # what a norm hands on is gathered, and kept so
+        norm += size * (hidden - hidden / whole)
     if not model.norm_bias:  # not fused, a root-mean-square norm works on copies in single precision
         norm += given.get("memory_norm_copies", 0.0) * hidden / whole
     count = 2 if model.hybrid is None else 1
@@ -62,7 +64,10 @@ def kept(
     no_scores = flash or (selective and not given.get("memory_selective_keeps_scores"))
     attending = _attention(model, given, size, tensor, sequence, context, dropout, no_scores)
     drops = selective and given.get("memory_selective_activation")
-    inner = ((3 if model.gated else 2) + given.get("memory_inner_elements", 0.0) - (1 if drops else 0)) * size
+    more = given.get("memory_inner_elements", 0.0)
+    if not model.gated:
+        more = given.get("memory_plain_inner_elements", more)
+    inner = ((3 if model.gated else 2) + more - (1 if drops else 0)) * size
     feeding = inner * model.intermediate_size / tensor
     routed = _routed(model, size, tensor, expert, expert_tensor, inner, given, whole)
     factor = given.get("memory_activation_factor", 1.0)
@@ -101,12 +106,13 @@ def _attention(
         elements = heads * (2 * latent.query_dim + 2 * latent.value_dim)
         elements += 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rotary_dim
     else:
-        keys = max(1.0, model.key_value_heads / tensor) * model.head_dim
-        if given.get("memory_repeats_keys"):
+        own = keys = max(1.0, model.key_value_heads / tensor) * model.head_dim
+        # A single head is seen by all as it is.
+        if given.get("memory_repeats_keys") and keys > model.head_dim:
             keys = heads * model.head_dim
         elements = 2 * heads * model.head_dim + 2 * keys
         if model.head_norms:
-            elements += heads * model.head_dim + keys
+            elements += heads * model.head_dim + own
         if context > 1:  # as other ranks sent them: one piece after the other, or all at once
             elements += 2 * keys * ((context - 1) if given.get("memory_gathers_context") else 1)
     held = size * elements + masked

@@ -48,23 +48,31 @@ _FRAMEWORKS: dict[str, Framework] = {
 # `memory_fixed_gib`: allocated whatever the model. `memory_context_gib` and slack (`memory_slack_share` of
 # all, `memory_slack_activations` of those): what nvidia-smi sees beyond the allocator's peak.
 # `memory_narrow_copies`: bytes a parameter beside it in 8 or 4 bits; none where it is held and gathered in those.
-# Modules of transformers with torch's fused attention under a document mask, as `planner.memory` counts them. With
+# Modules of transformers with torch's fused attention under a document mask, as `planner.moments` counts them. With
 # FSDP2 data ranks talk once a step: whole gradients pile up beside the shards of them, and the stages of a pipeline
-# stay gathered. Logits that are not cut give their memory to their gradient.
+# stay gathered. Logits that are not cut give their memory to their gradient. GPT-2's activation is five operations.
+# What norms hand on is kept whole under sequence parallelism. In the backward pass of a feed-forward there are the
+# gradients of two hidden states and of two inner ones; a pipeline has room for what each micro-batch receives.
 _NATIVE = {
     "memory_inner_elements": 1.0,
+    "memory_plain_inner_elements": 3.0,
     "memory_mask_elements": 1.0,
     "memory_repeats_keys": 1.0,
     "memory_gathers_context": 1.0,
-    "memory_logit_copies": 4.0,
+    "memory_gathers_inputs": 1.0,
+    "memory_logit_copies": 2.0,
     "memory_whole_logit_copies": 1.0,
-    "memory_head_copies": 1.0,
+    "memory_moments": 1.0,
     "memory_piles_gradients": 1.0,
     "memory_stays_gathered": 1.0,
+    "memory_backward_hidden": 2.0,
+    "memory_backward_inner": 2.0,
+    "memory_gradient": 0.0,  # of a matrix: added up before the fullest moment
+    "memory_receives_all": 1.0,
 }
 
 _MEMORY: dict[str, dict[str, float]] = {
-    "native": _NATIVE | {"memory_norm_elements": 1.0},
+    "native": _NATIVE | {"memory_norm_copies": 4.0},
     "native-fp32": _NATIVE,  # the trainer's own norm does not keep its input
     "megatron": {
         "memory_narrow_copies": 0.0,

@@ -83,6 +83,9 @@ def _fullest_moment(
     if rank == 0 and work.dropout:  # the mask of the embeddings' dropout
         kept += state * flying / max(1, end - begin)
     backward = recomputed_bytes(work, begin, end, tokens)
+    inner = given.get("memory_backward_inner", 0.0) * model.intermediate_size / layout.tensor
+    inner += given.get("memory_backward_hidden", 0.0) * model.hidden_size
+    backward += work.numerics.activations * tokens * inner
     gradient = given.get("memory_gradient", work.numerics.activations) * parameters.largest
     if work.numerics.adapters:
         gradient = 0.0
@@ -90,6 +93,8 @@ def _fullest_moment(
         return kept + backward, 0.0, gradient
     if model.prediction_layers and layout.recompute is not Recompute.FULL:
         kept += model.prediction_layers * stage_bytes(work, end - 1, end, 1, tokens)
+    if given.get("memory_moments"):
+        return _fuller_end(work, parameters, tokens, kept, backward)
     last = given.get("memory_end", 6.0) * state  # around the last norm
     elements = tokens * head_rows(work)
     logits = _logit_bytes(work) * elements
@@ -99,6 +104,29 @@ def _fullest_moment(
     if backward + gradient > last + logits + head_gradient:
         return kept + backward, 0.0, gradient
     return kept + last, logits, head_gradient
+
+
+def _fuller_end(
+    work: Workload, parameters: Parameters, tokens: float, kept: float, backward: float
+) -> tuple[float, float, float]:
+    """Of our own trainer, whose moments do not add up: see `planner.moments`."""
+    size, model, layout = work.numerics.activations, work.model, work.layout
+    whole = layout.tensor if layout.sequence_parallel else 1
+    inside = 3 if size < 4 and not model.norm_bias else 1
+    norm = size * tokens * model.hidden_size * (inside / whole + 1)
+    columns = tokens * head_rows(work)
+    before = size * columns if layout.pipeline > 1 else 0.0  # of the micro-batch before
+    hidden = size * tokens * model.hidden_size
+    layer = root = 0.0  # gathered: two layers and the root are counted all through
+    if layout.sharding is Sharding.WEIGHTS and layout.pipeline == 1:
+        layer, root = size * parameters.layer, size * parameters.root
+    moments = [
+        (kept + backward, before, 0.0),
+        (kept + norm, _logit_bytes(work) * columns + before, -layer - root),
+        (kept + norm + hidden, size * columns, size * parameters.head - layer),
+        (kept + norm, size * columns, root - layer),
+    ]
+    return max(moments, key=sum)
 
 
 def _name(rank: int, pipeline: int) -> str:
@@ -117,7 +145,7 @@ def _logit_bytes(work: Workload) -> float:
     size = work.numerics.activations
     if "memory_logit_copies" in given:  # in single precision, and beside them the logits and their gradient
         whole = "memory_whole_logit_copies" if work.layout.tensor == 1 else "memory_logit_copies"
-        return 4 * given.get(whole, given["memory_logit_copies"]) + (2 * size if size < 4 else 0)
+        return 4 * given.get(whole, given["memory_logit_copies"]) + (size if size < 4 else 0)
     return given.get("memory_logit", size + 4)
 
 
@@ -137,6 +165,8 @@ def _buffers(work: Workload, parameters: Parameters, tokens: float) -> float:
         whole = layout.tensor if layout.sequence_parallel else 1
         sent = tokens * work.model.hidden_size * work.numerics.activations / whole
         total += given.get("memory_in_transit", 2.0) * sent
+        if given.get("memory_receives_all"):
+            total += layout.accumulation * sent
     if layout.sharding in (Sharding.GRADIENTS, Sharding.WEIGHTS) and not work.numerics.adapters:
         held = max(parameters.layer, parameters.root)
         if layout.accumulation > 1 and given.get("memory_piles_gradients"):
