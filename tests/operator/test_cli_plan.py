@@ -63,6 +63,13 @@ def test_nodes_shows_one_size_also_one_outside_of_the_scale() -> None:
         assert [rung["nodes"] for rung in document["rungs"]] == [nodes]
 
 
+def test_a_size_outside_of_the_scale_is_planned_alone_and_that_is_said() -> None:
+    result = call("explain", "-f", EXAMPLE, "--nodes", "8")
+    assert result.stdout.startswith("pretrain-stdlib on 8 nodes: ")
+    assert "note: --nodes 8 is outside of spec.scale (1 to 2); that size is planned alone" in result.stderr
+    assert "outside of spec.scale" not in call("explain", "-f", EXAMPLE, "--nodes", "2").stderr
+
+
 def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     result = call("explain", "-f", EXAMPLE, "--nodes", "1")
     assert result.exit_code == CliExit.OK

@@ -131,3 +131,41 @@ def test_where_the_planner_has_nothing_a_configuration_is_weighed_all_the_same(t
     assert "Does not fit" in result.stdout
     document = json.loads(call("what-if", "-f", manifest, "--micro-batch", "4", "-o", "json").stdout)
     assert document["planner"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "fix"),
+    [
+        (["--replicate", "3"], "replicate 3 does not divide 2 nodes x 2 processes", "use --replicate 4"),
+        (["--recompute", "full"], "full is not one of: None, Selective, Full", "use Full"),
+        (["--schedule", "gpipe"], "gpipe is not one of: 1F1B, Interleaved1F1B, ZBV", "use one of them"),
+        (["--tensor", "3"], "tensor 3 does not divide 4 attention heads (4 / 3 = 1.33)", "use --tensor 2"),
+        (["--pipeline", "3"], "pipeline 3 does not divide 4 layers (4 / 3 = 1.33)", "use --pipeline 4"),
+        (["--nodes", "2..4"], "'2..4' is not a number of nodes", "use one number from 1 to 65536"),
+        (["--nodes", "0"], "'0' is not a number of nodes", "use one number from 1 to 65536"),
+        (["--price-per-hour", "inf"], "it is not a finite number", "use the price of one node"),
+    ],
+)
+def test_what_cannot_be_is_told_with_what_to_use_instead(given: list[str], told: str, fix: str) -> None:
+    result = call("what-if", "-f", EXAMPLE, *([] if "--nodes" in given else ["--nodes", "2"]), *given)
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert told in result.stderr
+    assert f"hint: {fix}" in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_nearest_pipeline_is_one_that_the_model_has_layers_for() -> None:
+    result = call("what-if", "-f", EXAMPLE, "--nodes", "3", "--pipeline", "4")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "which do not divide 3 nodes x 2 processes = 6" in result.stderr
+    assert "nearest that fits: pipeline 2" in result.stderr
+
+
+def test_a_size_that_the_path_has_no_use_for_stands_beside_a_plan_of_that_size_alone(tmp_path: Path) -> None:
+    manifest = tmp_path / "run.yaml"
+    text = EXAMPLE.read_text().replace("{minNodes: 1, maxNodes: 2}", "{minNodes: 1, maxNodes: 32}")
+    manifest.write_text(text.replace("globalBatch: {sequences: 32}", "globalBatch: {sequences: 12}"))
+    result = call("what-if", "-f", manifest, "--nodes", "5", "-o", "json")
+    assert result.exit_code == CliExit.OK
+    assert "the run's path has no use for this size" in result.stderr
+    assert "it is planned alone" in result.stderr

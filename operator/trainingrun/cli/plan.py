@@ -27,12 +27,13 @@ from trainingrun.cli.plan_question import (
     ask,
     machine_data,
     machines_text,
+    one_size,
     size_of,
     sizes,
 )
 from trainingrun.cli.what_if import comparison, what_if_document
 from trainingrun.planner.describe import describe
-from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.errors import PlanError
 from trainingrun.planner.pinned import Given, completed, plain_rung
 from trainingrun.planner.text import human_bytes, human_count, human_seconds
 from trainingrun.planner.types import PlannedRung
@@ -74,9 +75,10 @@ def explain_command(
     price_per_hour: Price = None,
 ) -> None:
     """Say why a plan is what it is, where its memory and time go, and what its neighbours would cost."""
-    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(nodes))
+    size = one_size(nodes)
+    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(size))
     path = question.answer()
-    emit(explanation(question, path, size_of(path, nodes)))
+    emit(explanation(question, path, size_of(path, size)))
 
 
 _Degree = typer.Option(min=1, show_default=False)
@@ -107,7 +109,8 @@ def what_if_command(
 
     What is not given is as the planner would have it. Nothing is refused for its cost, only for what cannot be.
     """
-    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(nodes))
+    size = one_size(nodes)
+    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(size))
     given = Given(
         tensor=tensor,
         context=context,
@@ -120,9 +123,9 @@ def what_if_command(
         sequence_parallel=sequence_parallel,
         zero_stage=zero_stage,
     )
-    own = _own_choice(question, nodes, given)
+    own = _own_choice(question, size, given)
     processes = question.inventory.node.processes
-    usual = own or plain_rung(question.training, nodes or question.inventory.max_nodes, processes)
+    usual = own or plain_rung(question.training, size or question.inventory.max_nodes, processes)
     training, rung = completed(question.model, question.training, given, usual, processes)
     if output is not Format.TABLE:
         emit(document(what_if_document(question, own, training, rung), output))
@@ -135,10 +138,17 @@ def what_if_command(
 
 
 def _own_choice(question: Question, nodes: int | None, given: Given) -> Rung | None:
-    """None where the planner finds nothing that fits: what the user thinks of may be weighed all the same."""
+    """None where the planner finds nothing that fits: what the user thinks of may be weighed all the same. A size that
+    the run's path has no use for is planned alone.
+    """
     try:
-        return size_of(question.answer(), nodes).rung
-    except NothingFits as error:
+        rung = size_of(question.answer(), nodes).rung
+        if rung.useful or nodes is None:
+            return rung
+        say(f"note: the run's path has no use for this size ({rung.reason}); it is planned alone")
+        alone = replace(question.inventory, min_nodes=nodes, max_nodes=nodes)
+        return size_of(replace(question, inventory=alone).answer(), nodes).rung
+    except PlanError as error:
         if given.nothing:
             raise
         say(f"the planner finds no plan of its own: {error}")

@@ -6,6 +6,7 @@ declares them. Calibrations are read here too.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,8 +43,8 @@ Nodes = Annotated[
     ),
 ]
 OneSize = Annotated[
-    int | None,
-    typer.Option("--nodes", min=1, max=MOST_NODES, help="The number of nodes; default: the largest of use."),
+    str | None,
+    typer.Option("--nodes", help="The number of nodes; default: the largest of use.", metavar="N"),
 ]
 Hardware = Annotated[
     str | None,
@@ -128,8 +129,27 @@ def sizes(text: str | None) -> tuple[int, int] | None:
     return first, last
 
 
+def one_size(text: str | None) -> int | None:
+    """Of `N`."""
+    if text is None:
+        return None
+    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text.strip()) else 0
+    if not 1 <= number <= MOST_NODES:
+        raise PlanInputError(
+            "--nodes",
+            text,
+            f"{text!r} is not a number of nodes",
+            f"use one number from 1 to {MOST_NODES}; `trainingrun plan` shows a range",
+        )
+    return number
+
+
 def ask(asked: Asked, nodes: tuple[int, int] | None = None) -> Question:
-    """One size may lie outside of the manifest's scale, whose path is planned all the same; a range replaces it."""
+    """One size of the manifest's scale is planned with the whole path, one outside of it alone; a range replaces it."""
+    if asked.price_per_hour is not None and not math.isfinite(asked.price_per_hour):
+        raise PlanInputError(
+            "--price-per-hour", asked.price_per_hour, "it is not a finite number", "use the price of one node"
+        )
     spec, name = load_spec(asked.file)
     model, training, inventory, price = _machines(spec, asked)
     if nodes is not None:
@@ -185,8 +205,11 @@ def _machine(text: str, usual: int | None) -> Machine:
 
 def _resized(inventory: Inventory, nodes: tuple[int, int], *, one_size: bool) -> Inventory:
     first, last = nodes
-    if first == last and not one_size:
-        first, last = min(first, inventory.min_nodes), max(last, inventory.max_nodes)
+    least, most = inventory.min_nodes, inventory.max_nodes
+    if first == last and least <= first <= most and not one_size:
+        return inventory
+    if first == last and (first < least or first > most):
+        say(f"note: --nodes {first} is outside of spec.scale ({least} to {most}); that size is planned alone")
     return replace(inventory, min_nodes=first, max_nodes=last)
 
 

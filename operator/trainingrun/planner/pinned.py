@@ -69,7 +69,8 @@ def completed(
     )
     tensor = given.tensor or chosen.tensor
     _check_model(model, training, processes, tensor, pipeline, context)
-    shard, replicate = _data(given, chosen, processes, tensor * context, pipeline)
+    degrees = rules.pipeline_degrees(model, training)
+    shard, replicate = _data(given, chosen, processes, tensor * context, pipeline, degrees)
     cut = Cut(pipeline, shard, tensor, context, training.schedule if pipeline > 1 else "1F1B")
     micro_batch = given.micro_batch or _usual_micro_batch(training, cut, replicate, chosen)
     batch = split(training, cut, replicate, micro_batch=micro_batch)
@@ -128,9 +129,9 @@ def _check(given: Given) -> None:
     for name, known in (("recompute", MODES), ("schedule", tuple(STAGES_PER_RANK))):
         value = getattr(given, name)
         if value is not None and value not in known:
-            raise PlanInputError(
-                _flag(name), value, f"{value} is not one of: {', '.join(known)}", f"use {known[0]}"
-            )
+            meant = [one for one in known if one.casefold() == value.casefold()]
+            fix = f"use {meant[0]}" if meant else "use one of them"
+            raise PlanInputError(_flag(name), value, f"{value} is not one of: {', '.join(known)}", fix)
 
 
 def _schedule(model: ModelShape, training: TrainingShape, given: Given, chosen: Rung, pipeline: int) -> str:
@@ -191,28 +192,45 @@ def _check_model(
     why = rules.refusal(model, training, processes, tensor=tensor, pipeline=pipeline)
     if why:
         axis = "pipeline" if why.startswith("pipeline") else "tensor"
-        raise PlanInputError(
-            _flag(axis), {"tensor": tensor, "pipeline": pipeline}[axis], why, "use the nearest that fits"
+        value = {"tensor": tensor, "pipeline": pipeline}[axis]
+        allowed = (
+            rules.pipeline_degrees(model, training)
+            if axis == "pipeline"
+            else rules.tensor_degrees(model, training, processes // context)
         )
+        raise PlanInputError(_flag(axis), value, why, f"use {_flag(axis)} {rules.nearest(value, allowed)}")
 
 
-def _data(given: Given, chosen: Rung, processes: int, inner: int, pipeline: int) -> tuple[int, int]:
-    """(shard, replicate) of all processes. `inner`: tensor x context."""
+def _data(
+    given: Given, chosen: Rung, processes: int, inner: int, pipeline: int, degrees: list[int]
+) -> tuple[int, int]:
+    """(shard, replicate) of all processes. `inner`: tensor x context; `degrees`: of pipelines that the model allows."""
     world = chosen.nodes * processes
     data, rest = divmod(world, inner * pipeline)
     tensor, context = given.tensor or chosen.tensor, given.context or chosen.context
     if rest or not data:
-        allowed = [one for one in rules.divisors(max(1, world // inner)) if world % (inner * one) == 0]
-        near = rules.nearest(pipeline, allowed)
+        allowed = [one for one in degrees if world % (inner * one) == 0]
+        near = rules.nearest(pipeline, allowed or [1])
+        nearest = f"; nearest that fits: pipeline {near}" if allowed else ""
         raise PlanInputError(
             _flag("pipeline"),
             pipeline,
             f"tensor {tensor} x context {context} x pipeline {pipeline} = {inner * pipeline} processes, which do "
             f"not divide {chosen.nodes} nodes x {processes} processes = {world} ({world / inner / pipeline:.2f} "
-            f"data ranks); nearest that fits: pipeline {near}",
-            f"use --pipeline {near}, or other --nodes",
+            f"data ranks){nearest}",
+            f"use --pipeline {near}, or other --nodes" if allowed else "use fewer --tensor, or other --nodes",
         )
     shard, replicate = given.shard, given.replicate
+    if shard is None and replicate is not None and data % replicate:
+        near = rules.nearest(replicate, rules.divisors(data))
+        raise PlanInputError(
+            _flag("replicate"),
+            replicate,
+            f"replicate {replicate} does not divide {chosen.nodes} nodes x {processes} processes / (tensor {tensor} "
+            f"x context {context} x pipeline {pipeline}) = {data} data ranks ({data / replicate:.2f} shards); nearest "
+            f"that fits: replicate {near} x shard {data // near}",
+            f"use --replicate {near}",
+        )
     if shard is None and replicate is None:
         shard = max(one for one in rules.divisors(data) if one <= max(1, chosen.shard))
     shard = shard or (data // (replicate or 1) or 1)
@@ -250,7 +268,7 @@ def _batch_error(training: TrainingShape, cut: Cut, replicate: int, micro_batch:
     most = batch // (data * cut.pipeline)
     near = f"nearest that fits: micro-batch {most}" if most else "no micro-batch is small enough"
     message = (
-        f"{batch} sequences / ({data} data ranks x micro-batch {micro_batch}) = {rounds} micro-batches, but a pipeline "
+        f"{batch} sequences / ({data} data ranks x micro-batch {micro_batch}) = {rounds} of them, but a pipeline "
         f"of {cut.pipeline} needs {cut.pipeline} to fill; {near}"
     )
     fix = f"use --micro-batch {most}" if most else "use a shorter pipeline, or fewer nodes"
