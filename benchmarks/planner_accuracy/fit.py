@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.planner_accuracy import groups, metrics, time_fit
+from benchmarks.planner_accuracy.cells import outcome
 from benchmarks.planner_accuracy.fitting import solve
+from benchmarks.planner_accuracy.rates import tflops
 from benchmarks.planner_accuracy.rows import Reading, Row, RowError, read_row
 from trainingrun.planner.cost import fitted
 from trainingrun.planner.cost.calibration import Corrections, Observation, learn
@@ -33,6 +35,7 @@ NOISY = (
 FAR = 0.07  # residuals beyond count as if they were there, when corrections are learned
 FOLDS = 5
 NOISE = 0.023  # the same configuration measured again, by the releases of one vendor (2.2 % apart, median)
+UNSURE = {"layers", "hidden"}  # rates of models that are guessed teach nothing
 TAIL = 0.5  # residuals (logarithms) beyond are taken for mistakes of tables
 
 
@@ -47,32 +50,50 @@ class Data:
     begun: time_fit.Table  # coefficients before
 
     @property
+    def told(self) -> np.ndarray:
+        """Rows whose times are told: metrics are of these. Where only a rate is, it teaches."""
+        return np.flatnonzero([not math.isnan(outcome(row, "step_time_s")) for row in self.rows])
+
+    @property
     def sources(self) -> np.ndarray:
         return np.array([row["source"] for row in self.rows])
 
 
 def read(file: Path) -> Data:
-    rows, readings = [], []
+    rows, readings, seconds = [], [], []
     with file.open(newline="") as stream:
         for row in csv.DictReader(stream):
-            if not row["step_time_s"]:
-                continue
             try:
-                readings.append(read_row(row))
+                reading = read_row(row)
             except RowError:
                 continue
+            time = _seconds(row, reading)
+            if math.isnan(time):
+                continue
             rows.append(row)
+            readings.append(reading)
+            seconds.append(time)
     begun = time_fit.Table.now()
     time_fit.reset()
     return Data(
         rows,
         readings,
-        np.log([float(row["step_time_s"]) for row in rows]),
+        np.log(seconds),
         np.array([_weight(row) for row in rows]),
         [groups.names(row, reading) for row, reading in zip(rows, readings, strict=True)],
         time_fit.TimeTables([reading.timed for reading in readings]),
         begun,
     )
+
+
+def _seconds(row: Row, reading: Reading) -> float:
+    """Of a step, or what its rate comes to: tables of long sequences give rates only. NaN where neither is told, or
+    the model is not.
+    """
+    told = outcome(row, "step_time_s")
+    if not math.isnan(told) or UNSURE & set(reading.workload.assumed):
+        return told
+    return tflops(reading, 1.0) / outcome(row, "tflops_per_gpu")
 
 
 def _weight(row: Row) -> float:
@@ -117,24 +138,28 @@ def unseen(
 
 
 def report(title: str, data: Data, predicted: np.ndarray) -> None:
-    order = metrics.tau(data.rows, predicted, data.measured)
-    print(f"{title:34} {metrics.line(np.exp(predicted), np.exp(data.measured))}  tau {order:.2f}")
+    told = data.told
+    rows, measured = [data.rows[row] for row in told], data.measured[told]
+    order = metrics.tau(rows, predicted[told], measured)
+    print(f"{title:34} {metrics.line(np.exp(predicted[told]), np.exp(measured))}  tau {order:.2f}")
 
 
 def by_row(data: Data, start: np.ndarray, seeds: int) -> np.ndarray:
     """Prints how rows fare that a fit has not seen; the mean error of each."""
+    told = data.told
+    rows, measured = [data.rows[row] for row in told], data.measured[told]
     drawn = [np.random.RandomState(seed).randint(0, FOLDS, len(data.rows)) for seed in range(seeds)]
     found = [unseen(data, folds, start) for folds in drawn]
     for title, which in (("model, by row", 0), ("model and corrections, by row", 1)):
-        own = [one[which] for one in found]
+        own = [one[which][told] for one in found]
         mean = np.mean(
-            [metrics.summary(metrics.errors(np.exp(one), np.exp(data.measured))) for one in own], axis=0
+            [metrics.summary(metrics.errors(np.exp(one), np.exp(measured))) for one in own], axis=0
         )
-        order = metrics.tau_of_one_fit(data.rows, own, drawn, data.measured)
-        mixed = np.mean([metrics.tau(data.rows, one, data.measured) for one in own])
+        order = metrics.tau_of_one_fit(rows, own, [folds[told] for folds in drawn], measured)
+        mixed = np.mean([metrics.tau(rows, one, measured) for one in own])
         print(f"{title:34} {metrics.text(mean)}  tau {order:.2f} (of all fits together {mixed:.2f})")
     error: np.ndarray = np.mean([one[1] for one in found], axis=0) - data.measured
-    metrics.by_source(data.sources, error)
+    metrics.by_source(data.sources[told], error[told])
     return error
 
 
@@ -152,7 +177,7 @@ def main() -> None:
     given = parser.parse_args()
     data = read(given.rows)
     everything = np.ones(len(data.rows))
-    baseline = metrics.constant_utilisation(data.rows, data.readings, data.measured)
+    baseline = metrics.constant_utilisation(data.readings, data.measured)
     report("constant utilisation, in sample", data, baseline)
     begun = None if given.afresh else data.begun.logarithms(time_fit.parameters(data.tables.workloads))
     theta, corrections = fit(data, everything, begun, given.iterations)
@@ -161,7 +186,8 @@ def main() -> None:
     final = plain + [corrections.logarithm(names) for names in data.names]
     report("model, in sample", data, plain)
     report("model and corrections, in sample", data, final)
-    known, again = metrics.most_tau(data.rows, data.measured, NOISE)
+    told = data.told
+    known, again = metrics.most_tau([data.rows[row] for row in told], data.measured[told], NOISE)
     print(f"most tau: {known:.2f} knowing each configuration's mean, {again:.2f} measured again")
     if given.write:
         Path(fitted.__file__).write_text(time_fit.source_text(data.tables))
@@ -174,12 +200,12 @@ def main() -> None:
             )
     if given.by_source:
         sources = np.unique(data.sources, return_inverse=True)[1]
-        baseline = metrics.constant_utilisation(data.rows, data.readings, data.measured, sources)
+        baseline = metrics.constant_utilisation(data.readings, data.measured, sources)
         report("constant utilisation, by source", data, baseline)
         plain, corrected = unseen(data, sources, theta)
         report("model, by source", data, plain)
         report("model and corrections, by source", data, corrected)
-        metrics.by_source(data.sources, corrected - data.measured)
+        metrics.by_source(data.sources[told], (corrected - data.measured)[told])
 
 
 if __name__ == "__main__":

@@ -70,7 +70,6 @@ class MegatronTest:
             flash_attention=given.get("attention-backend", "auto") not in ("unfused", "local")
             and given.get("transformer-impl") != "local",
             overlaps_data=given.get("overlap-grad-reduce") == "true",
-            overlaps_tensor=given.get("tp-comm-overlap") == "true",
             padded_vocabulary=multiple,
         )
 

@@ -99,7 +99,7 @@ def most_tau(rows: Sequence[Row], measured: np.ndarray, noise: float) -> tuple[f
 
 
 def constant_utilisation(
-    rows: Sequence[Row], readings: Sequence[Reading], measured: np.ndarray, folds: np.ndarray | None = None
+    readings: Sequence[Reading], measured: np.ndarray, folds: np.ndarray | None = None
 ) -> np.ndarray:
     """The baseline: each kind of accelerator and format reaches one share of its rate, whatever it computes.
     With `folds`, the share is what the other folds reached; of all kinds together, where there is no such row.
@@ -108,10 +108,10 @@ def constant_utilisation(
     kinds = np.array(
         [f"{one.workload.machine.name} {one.workload.numerics.compute}" for one in readings], dtype=object
     )
-    groups = np.zeros(len(rows), dtype=int) if folds is None else folds
-    predicted = np.zeros(len(rows))
+    groups = np.zeros(len(readings), dtype=int) if folds is None else folds
+    predicted = np.zeros(len(readings))
     for fold in np.unique(groups):
-        taught = np.full(len(rows), True) if folds is None else groups != fold
+        taught = np.full(len(readings), True) if folds is None else groups != fold
         usual = np.median((measured - ideal)[taught])
         for kind in np.unique(kinds[groups == fold]):
             own = taught & (kinds == kind)

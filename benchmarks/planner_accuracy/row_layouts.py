@@ -31,6 +31,9 @@ def layout_of(
         assumed.append("tp")
     data = max(1, gpus // (tensor * pipeline * context))
     batch, micro, accumulation = _batch(row, source, data, assumed)
+    if data > batch and data % batch == 0:  # no data rank is without a sequence: the others share these out
+        context, data = context * (data // batch), batch
+        assumed.append("cp")
     if (data * micro * accumulation) != batch:
         accumulation = max(1, -(-batch // (data * micro)))
     expert = whole(row, "ep") or 1

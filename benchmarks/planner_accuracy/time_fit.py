@@ -121,7 +121,7 @@ START_SHARES: dict[str, dict[str, float]] = {
     "ampere": {"fp16": 0.8, "host": 1.4},
     "ada": {"fp16": 0.7, "fp8": 0.6},
     "hopper": {"fp16": 0.72, "fp8": 0.6},
-    "blackwell": {"fp16": 0.7, "fp8": 0.62, "mxfp8": 0.62, "nvfp4": 0.55, "host": 1.0},
+    "blackwell": {"fp16": 0.7, "fp8": 0.62, "mxfp8": 0.62, "nvfp4": 0.55, "attention": 0.65, "host": 1.0},
     "cdna": {"fp16": 0.5, "fp8": 0.45},
 }
 START_HOSTS = {"NVIDIA-GB200": 1.3, "NVIDIA-GB300": 1.0, "NVIDIA-GH200-480GB": 1.0}

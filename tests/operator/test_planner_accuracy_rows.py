@@ -162,3 +162,12 @@ def test_a_test_that_is_not_in_the_table_is_read_from_its_name() -> None:
 def test_a_layout_of_stages_in_letters() -> None:
     test = megatron_test("moe/gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading", 32, 1024, 15)
     assert sum(stage_layers(test, 15, 2, 4)) == 15
+
+
+def test_no_data_rank_is_without_a_sequence() -> None:
+    row = a_row(
+        gpus="64", tp="2", pp="1", cp="4", dp="", global_batch="4", micro_batch="1", grad_accum="", vpp="1"
+    )
+    layout = read_row(row).workload.layout
+    assert (layout.data, layout.context, layout.world) == (4, 8, 64)
+    assert "cp" in read_row(row).workload.assumed

@@ -102,7 +102,6 @@ class Framework:
     fused_loss: bool = False  # logits are not copied at the loss
     flash_attention: bool = True
     overlaps_data: bool = True  # gathers and scatters of data ranks hide behind compute
-    overlaps_tensor: bool = False
     times: str = ""  # whose coefficients of time it has, where they are not those of its name
     padded_vocabulary: int = 0  # the vocabulary is rounded up to a multiple of this x tensor; 0: it is not
 
