@@ -102,9 +102,12 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([row.as_json() for row in (*parts, *rows)], indent=1) + "\n")
     if options.page:
-        if options.only or options.parts or options.peaks:
-            raise SystemExit("error: the page has all rows. Fix: --page without --only, --parts and --peaks")
-        write_section("memory", f"{part_rows.page(parts)}\n{page(rows)}")
+        if options.only:
+            raise SystemExit("error: a table has all of its rows. Fix: --page without --only")
+        if parts:
+            write_section("memory", part_rows.page(parts))
+        if rows:
+            write_section("memory-peaks", page(rows))
     return 0 if all(row.met for row in (*parts, *rows)) else 1
 
 
