@@ -53,9 +53,9 @@ _FRAMEWORKS: dict[str, Framework] = {
 # stay gathered. Logits that are not cut give their memory to their gradient. GPT-2's activation is five operations.
 # What norms hand on is kept whole under sequence parallelism. In the backward pass of a feed-forward there are the
 # gradients of two hidden states and of two inner ones; a pipeline has room for what each micro-batch receives.
-# Spread: live tensors of ranks on cores are within 0.04 of the bill, 0.015 as a spread (`benchmarks.memory`); what is lost on
-# accelerators that does not show, and is taken to be as for Megatron, which is counted by operation too: 0.03. The two
-# together, rounded up. Torch-native programs of others spread by 0.09, but what they do is only known from outside.
+# Spread: live tensors of ranks on cores are within 0.04 of the bill, 0.015 as a spread (`benchmarks.memory`). What is
+# lost on accelerators does not show there, and is taken to be as for Megatron, which is counted by operation too: 0.03.
+# Both together, rounded up. Torch-native programs of others spread by 0.09, but are known from outside only.
 _NATIVE = {
     "memory_spread": 0.035,
     "memory_inner_elements": 1.0,
