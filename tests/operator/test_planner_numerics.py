@@ -224,6 +224,20 @@ def test_auto_computes_as_few_layers_twice_as_fit(mode: str) -> None:
     assert bool(said) is (mode != "None")
 
 
+def test_auto_computes_layers_twice_rather_than_begin_at_more_nodes() -> None:
+    """minNodes is a promise. With every second layer computed twice a copy of this model takes four nodes, and fits."""
+    node = a_node(2, memory_for("Full"))
+    less = plan(DEEP, shape(activation_checkpointing="Selective"), machines(node, max_nodes=4))
+    assert less.begins == 4
+    path = plan(DEEP, shape(activation_checkpointing="Auto"), machines(node, max_nodes=4))
+    assert path.begins == 1
+    assert path.rungs[0].rung.activation_checkpointing == "Full"
+    assert "with recomputation Selective training would start at 4 nodes" in path.reason
+    later = plan(DEEP, shape(activation_checkpointing="Auto"), machines(node, 4, 5))
+    assert later.begins == 4
+    assert {planned.rung.activation_checkpointing for planned in later.rungs} == {"Selective"}
+
+
 def test_what_was_asked_for_is_kept_and_refused_where_it_does_not_fit() -> None:
     small = machines(a_node(1, memory_for("Full")), max_nodes=1)
     with pytest.raises(NothingFits):

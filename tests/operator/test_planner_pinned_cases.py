@@ -85,7 +85,7 @@ def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> 
 def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_large() -> None:
     # One key-value head forbids tensor parallelism; two stages keep embedding and head apart.
     model = a_model(key_value_heads=1, vocabulary_size=4096)
-    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=22_000_000)))
+    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=21_000_000)))
 
     one, two = path.rungs
     assert axes(one) == (2, 1, 1, 1)

@@ -13,7 +13,7 @@ from trainingrun.planner.fastest import Choice, Rival
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, margin_bytes
 from trainingrun.planner.text import counted, human_bytes, human_seconds
-from trainingrun.planner.types import Inventory, NodeShape, TrainingShape
+from trainingrun.planner.types import Inventory, NodeShape, PlanPath, TrainingShape
 from trainingrun.protocol.records import Rung
 
 
@@ -183,6 +183,12 @@ def of_activations(training: TrainingShape) -> list[str]:
         training.activation_checkpointing
     )
     return [f"activations: {which} computed twice, and keeps only its input"] if which else []
+
+
+def of_recomputation(least: PlanPath) -> str:
+    """What recomputation is for: that the run begins at fewer nodes than the path with less of it."""
+    mode = least.rungs[0].rung.activation_checkpointing
+    return f"; with recomputation {mode} training would start at {least.begins} nodes"
 
 
 def of_use(smaller: Rung | None) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from trainingrun.planner import advice, reasons, rules, zero
 from trainingrun.planner.candidates import Candidate, Split, candidates, micro_batches, split
 from trainingrun.planner.copies import copies
-from trainingrun.planner.errors import NothingFits
+from trainingrun.planner.errors import PlanError
 from trainingrun.planner.fastest import RECOMPUTATION, Choice, fastest
 from trainingrun.planner.memory import available_bytes, fits, memory_bill, state_bytes_of_node
 from trainingrun.planner.parameters import count_parameters
@@ -41,7 +41,8 @@ class Problem:
 
 def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
     """Raises PlanInputError when the question is wrong, NothingFits when no size of the inventory can do
-    it. On CPU nodes layers are computed twice only where nothing fits otherwise, or where it was asked for.
+    it. On CPU nodes layers are computed twice only where the run could not begin at so few nodes otherwise, or where
+    it was asked for.
     """
     zero.check(training, inventory)
     rules.check_sequence(model, training)
@@ -50,14 +51,32 @@ def plan(model: ModelShape, training: TrainingShape, inventory: Inventory) -> Pl
         choice = fastest(model, training, inventory)
         if choice is not None:
             return _path(Problem(model, choice.training, inventory), choice.candidate, choice)
-    modes = RECOMPUTATION if training.activation_checkpointing == "Auto" else (None,)
-    for mode in modes[:-1]:
+    if training.activation_checkpointing != "Auto":
+        return _simplest(Problem(model, training, inventory))
+    return _soonest(model, training, inventory)
+
+
+def _soonest(model: ModelShape, training: TrainingShape, inventory: Inventory) -> PlanPath:
+    """With the least recomputation of those that begin at the fewest nodes: minNodes is a promise."""
+    best: PlanPath | None = None
+    least: PlanPath | None = None  # recomputation
+    nothing: PlanError | None = None
+    for mode in RECOMPUTATION:
         try:
-            return _simplest(Problem(model, replace(training, activation_checkpointing=mode), inventory))
-        except NothingFits:
+            path = _simplest(Problem(model, replace(training, activation_checkpointing=mode), inventory))
+        except PlanError as error:
+            nothing = error
             continue
-    last = training if modes[-1] is None else replace(training, activation_checkpointing=modes[-1])
-    return _simplest(Problem(model, last, inventory))
+        least = least or path
+        if best is None or path.begins < best.begins:
+            best = path
+        if path.begins == inventory.min_nodes:
+            break
+    if best is None or least is None:
+        raise nothing or RuntimeError("no recomputation was tried")
+    if best is least:
+        return best
+    return replace(best, reason=best.reason + reasons.of_recomputation(least))
 
 
 def _simplest(problem: Problem) -> PlanPath:

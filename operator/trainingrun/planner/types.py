@@ -225,3 +225,9 @@ class PlanPath:
     parameters: int
     reason: str  # why this model-parallel shape
     planner_version: str
+
+    @property
+    def begins(self) -> int:
+        """The fewest nodes that are of use; more than any where none is."""
+        useful = (planned.rung.nodes for planned in self.rungs if planned.rung.useful)
+        return next(useful, self.rungs[-1].rung.nodes + 1)
