@@ -78,7 +78,9 @@ def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> 
         reserved=0,
         snapshots=36 * own,
     )
-    assert path.reason.startswith("tensor 2, pipeline 1: with tensor 1, pipeline 1 a process needs 10.1 MiB")
+    assert path.reason.startswith(
+        "tensor 2, pipeline 1: tensor 1, pipeline 1, shard 2, micro-batch 1, recompute None needs 10.1 MiB a process"
+    )
     assert "nearest that fits" in path.reason
 
 

@@ -24,6 +24,7 @@ class Candidate:
     units: int
     bill: MemoryBill  # the least that it can do with
     fits: bool
+    micro_batch: int  # of the bill
 
 
 @dataclass(frozen=True)
@@ -79,27 +80,26 @@ def weigh(
     """The cheapest way to run one copy, or None when the batch is too small for it.
 
     One sequence a micro-batch needs the least for activations; the whole share in one micro-batch saves the
-    gradients that pile up in between.
+    gradients that pile up in between. Any micro-batch in between needs more than the first.
     """
-    bills = []
+    bills: list[tuple[MemoryBill, int]] = []
     for size in {1, -(-training.global_batch_sequences // cut.shard)}:
         found = split(training, cut, 1, micro_batch=size)
         if found is not None:
-            bills.append(
-                memory_bill(
-                    model,
-                    training,
-                    node,
-                    cut,
-                    replicate=1 if cut.zero else 2,  # the most that any size of the path needs
-                    micro_batch=size,
-                    accumulation=found.accumulation,
-                )
+            bill = memory_bill(
+                model,
+                training,
+                node,
+                cut,
+                replicate=1 if cut.zero else 2,  # the most that any size of the path needs
+                micro_batch=size,
+                accumulation=found.accumulation,
             )
+            bills.append((bill, size))
     if not bills:
         return None
-    bill = min(bills, key=lambda one: one.total)
-    return Candidate(cut, units, bill, fits(bill, node))
+    bill, size = min(bills, key=lambda one: (one[0].total, one[1]))
+    return Candidate(cut, units, bill, fits(bill, node), size)
 
 
 def split(training: TrainingShape, cut: Cut, replicate: int, *, micro_batch: int) -> Split | None:

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 
 from trainingrun.planner import rules
 from trainingrun.planner.best_first import Outcome, best_first, refine_first
-from trainingrun.planner.candidates import Candidate, pairs, weigh
+from trainingrun.planner.candidates import Candidate, pairs
 from trainingrun.planner.layout import Cut
+from trainingrun.planner.memory import fits_device
 from trainingrun.planner.scales import Group, Scales, Weighing
-from trainingrun.planner.sizes import sizes_of
-from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
+from trainingrun.planner.sizes import Size, sizes_of
+from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 
 NEARLY = 1.03  # by average and on the largest size; predictions of steps err by more than this
 WORTH = 1.25  # of the best average, that a cut may cost that trains at minNodes ...
@@ -34,17 +35,31 @@ RECOMPUTATION = ("None", "Selective", "Full")
 
 @dataclass(frozen=True)
 class Rival:
-    """A cut that is faster than the one that is taken, and does less of the path."""
+    """A cut that is not taken, and how it would do."""
 
     training: TrainingShape
     cut: Cut
+    units: int
     seconds: float  # of a step on the most nodes that it makes use of, as predicted
     sizes: tuple[int, ...]  # that it makes use of
+    micro_batch: int  # on the most of them
+    average: float = 0.0  # of a step over all sizes, where it was asked for
 
     @classmethod
-    def of(cls, weighing: Weighing, seconds: float) -> Rival:
-        group = weighing.group
-        return cls(group.training, group.cut, seconds, tuple(size.nodes for size in group.sizes))
+    def of(cls, weighing: Weighing, size: Size, average: float = 0.0) -> Rival | None:
+        group, step = weighing.group, weighing.step_on(size)
+        if step is None:
+            return None
+        sizes = tuple(one.nodes for one in group.sizes)
+        return cls(group.training, group.cut, group.units, step.seconds, sizes, step.micro_batch, average)
+
+
+@dataclass(frozen=True)
+class Short:
+    """A cut of which no copy fits: the one that needs the least of its kind."""
+
+    training: TrainingShape
+    candidate: Candidate
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,8 @@ class Choice:
     later: bool = False  # whether cuts that train at minNodes fit, and are too slow
     rival: Rival | None = None  # the fastest on the largest size alone
     beyond: Rival | None = None  # the best over all, where it begins at more than minNodes
+    simpler: Rival | Short | None = None  # the best with the least model parallelism, where another is taken
+    fewer: Short | None = None  # on fewer nodes, where host memory alone does not hold a copy's snapshots
 
 
 def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) -> Choice | None:
@@ -75,7 +92,7 @@ def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) ->
     outcome = _soonest(every, inventory, free.best[0], free.best[1].on_largest[1]) or free
     average, found = _simplest(outcome)
     group = found.group
-    candidate = weigh(model, group.training, inventory.node, group.cut, group.units)
+    candidate = found.candidate
     if candidate is None:
         raise RuntimeError(f"{group.cut} was weighed, and now it has no work")
     first = group.sizes[0].nodes
@@ -93,6 +110,8 @@ def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) ->
         and any(one.possible for one in every if one.group.sizes[0].nodes == inventory.min_nodes),
         rival=_rival(every, found),
         beyond=_beyond(free, first, average),
+        simpler=_simpler(every, found),
+        fewer=_fewer(every, found, inventory.node),
     )
 
 
@@ -130,7 +149,7 @@ def _rival(every: list[Weighing], chosen: Weighing) -> Rival | None:
     if outcome.best is None or outcome.best[0] * NEARLY >= chosen.on_largest[1]:
         return None
     found = outcome.best[1]
-    return Rival.of(found, found.predicted_on_largest)
+    return Rival.of(found, found.group.sizes[-1])
 
 
 def _beyond(free: Outcome[Weighing], first: int, average: float) -> Rival | None:
@@ -138,7 +157,44 @@ def _beyond(free: Outcome[Weighing], first: int, average: float) -> Rival | None
     if free.best is None or free.best[0] * NEARLY >= average:
         return None
     found = _simplest(free)[1]
-    return Rival.of(found, found.predicted) if found.group.sizes[0].nodes > first else None
+    return Rival.of(found, found.on_largest[0]) if found.group.sizes[0].nodes > first else None
+
+
+def _simpler(every: list[Weighing], chosen: Weighing) -> Rival | Short | None:
+    """What the least model parallelism that is allowed would do, if `chosen` has more."""
+    least = min(_parallelism(one) for one in every)
+    if _parallelism(chosen) == least:
+        return None
+    some = [one for one in every if _parallelism(one) == least]
+    outcome = refine_first(some)
+    if outcome.best is not None and outcome.best[0] < float("inf"):
+        average, found = outcome.best
+        return Rival.of(found, found.on_largest[0], average)
+    return _least(some)
+
+
+def _parallelism(weighing: Weighing) -> int:
+    return weighing.group.cut.tensor * weighing.group.cut.pipeline
+
+
+def _fewer(every: list[Weighing], chosen: Weighing, node: NodeShape) -> Short | None:
+    """Where a copy takes several nodes, though the accelerators of fewer would hold one."""
+    units = max((one.group.units for one in every if one.group.units < chosen.group.units), default=0)
+    some = [one for one in every if one.group.units == units]
+    if not units or not node.host_memory_bytes or any(one.possible for one in some):
+        return None
+    return _least(
+        [one for one in some if one.candidate is not None and fits_device(one.candidate.bill, node)]
+    )
+
+
+def _least(some: list[Weighing]) -> Short | None:
+    """The one that needs the least memory."""
+    found = [(one.candidate, one.group.training) for one in some if one.candidate is not None]
+    if not found:
+        return None
+    candidate, training = min(found, key=lambda entry: (entry[0].bill.total, entry[0].bill.host))
+    return Short(training, candidate)
 
 
 def weighed(every: Iterable[Weighing]) -> Outcome[Weighing]:

@@ -43,9 +43,13 @@ def margin_bytes(node: NodeShape) -> int:
 
 
 def fits(bill: MemoryBill, node: NodeShape) -> bool:
-    device = bill.total + margin_bytes(node) <= available_bytes(node)
     host = not node.host_memory_bytes or bill.host * node.processes <= host_available_bytes(node)
-    return device and host
+    return fits_device(bill, node) and host
+
+
+def fits_device(bill: MemoryBill, node: NodeShape) -> bool:
+    """Whatever its host has room for."""
+    return bill.total + margin_bytes(node) <= available_bytes(node)
 
 
 def host_available_bytes(node: NodeShape) -> int:

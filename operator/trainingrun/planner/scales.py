@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from trainingrun.planner.candidates import micro_batches, split, weigh
+from trainingrun.planner.candidates import Candidate, micro_batches, split, weigh
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import fits, memory_bill
 from trainingrun.planner.sizes import Size, risk
@@ -33,6 +34,12 @@ class Group:
     @property
     def replicate(self) -> int:
         return self.sizes[-1].replicate
+
+
+class Step(NamedTuple):
+    counted: float  # seconds with the risk of running out of memory, which decide
+    seconds: float  # as predicted
+    micro_batch: int
 
 
 @dataclass
@@ -62,16 +69,13 @@ class Scales:
             sequence_seconds=self.slope(group),
         )
 
-    def possible(self, group: Group) -> bool:
-        candidate = weigh(self.model, group.training, self.inventory.node, group.cut, group.units)
-        return candidate is not None and candidate.fits
+    def candidate(self, group: Group) -> Candidate | None:
+        return weigh(self.model, group.training, self.inventory.node, group.cut, group.units)
 
-    def seconds(self, group: Group, replicate: int) -> tuple[float, float] | None:
-        """Of a step with the best micro-batch that fits: with the risk of running out of memory, which decides, and as
-        predicted. None when none fits.
-        """
+    def seconds(self, group: Group, replicate: int) -> Step | None:
+        """Of a step with the best micro-batch that fits. None when none fits."""
         node, cut, training = self.inventory.node, group.cut, group.training
-        best: tuple[float, float] | None = None
+        best: Step | None = None
         for size in micro_batches(training, cut, replicate):
             found = split(training, cut, replicate, micro_batch=size)
             if found is None:
@@ -82,19 +86,20 @@ class Scales:
                 continue  # a larger one may fit: what comes from other stages and what piles up is by their number
             seconds = predict(self.model, training, node, cut, **of).total
             counted = seconds * risk(bill, node)
-            best = (counted, seconds) if best is None or counted < best[0] else best
+            if best is None or counted < best.counted:
+                best = Step(counted, seconds, size)
         return best
 
 
 class Weighing:
     """A group of which one size after the other is weighed, the one that counts most first."""
 
-    __slots__ = ("_lower", "_possible", "_rest", "_scales", "_weights", "bound", "group", "seconds")
+    __slots__ = ("_candidate", "_lower", "_rest", "_scales", "_weights", "bound", "group", "seconds")
 
     def __init__(self, scales: Scales, group: Group) -> None:
         self._scales = scales
         self.group = group
-        self._possible: bool | None = None
+        self._candidate: list[Candidate | None] = []
         self._weights = [size.weight for size in group.sizes]
         self._lower = self._bounds()
         self.seconds: list[float | None] = list(self._lower)  # None: does not fit there
@@ -123,10 +128,15 @@ class Weighing:
         return not self._rest
 
     @property
+    def candidate(self) -> Candidate | None:
+        """What a copy needs; None where the batch is too small for it."""
+        if not self._candidate:
+            self._candidate.append(self._scales.candidate(self.group))
+        return self._candidate[0]
+
+    @property
     def possible(self) -> bool:
-        if self._possible is None:
-            self._possible = self._scales.possible(self.group)
-        return self._possible
+        return self.candidate is not None and self.candidate.fits
 
     def refine(self) -> bool:
         if not self.possible:
@@ -143,7 +153,7 @@ class Weighing:
 
     def _at(self, place: int) -> float | None:
         found = self._scales.seconds(self.group, self.group.sizes[place].replicate)
-        return None if found is None else found[0]
+        return None if found is None else found.counted
 
     @property
     def on_largest(self) -> tuple[Size, float]:
@@ -154,16 +164,11 @@ class Weighing:
     @property
     def predicted(self) -> float:
         """Seconds on the largest size that it does, once all are known, whatever the risk."""
-        return self._predicted(self.on_largest[0])
+        found = self.step_on(self.on_largest[0])
+        return float("inf") if found is None else found.seconds
 
-    @property
-    def predicted_on_largest(self) -> float:
-        """... once `largest` has found that it fits there."""
-        return self._predicted(self.group.sizes[-1])
-
-    def _predicted(self, size: Size) -> float:
-        found = self._scales.seconds(self.group, size.replicate)
-        return float("inf") if found is None else found[1]
+    def step_on(self, size: Size) -> Step | None:
+        return self._scales.seconds(self.group, size.replicate)
 
     @property
     def largest_bound(self) -> float:

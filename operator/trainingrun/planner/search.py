@@ -104,7 +104,7 @@ def _path(
     return PlanPath(
         rungs=tuple(rungs),
         parameters=count_parameters(problem.model),
-        reason=reasons.of_cut(problem.training, inventory, chosen, tried or _tried(problem), useful, choice),
+        reason=reasons.of_cut(problem.training, inventory, chosen, tried or [], useful, choice),
         planner_version=PLANNER_VERSION,
     )
 
