@@ -38,6 +38,10 @@ PARTS = (
     Part("buddies", "N", "90", "two snapshots of the next node, in the pod's memory"),
 )
 KEPT_FREE, UNUSED = "-", "."
+STEP_NOTES = {
+    "communication": "exposed",
+    "starting": "operations and batches that the host starts too late to hide it",
+}
 
 
 def memory_lines(weighed: Weighed) -> list[str]:
@@ -51,7 +55,7 @@ def memory_lines(weighed: Weighed) -> list[str]:
         share = count / limit
         figures = f"{human_bytes(count):>9} {count:>15,} B {100 * share:5.1f} %"
         shown = styled(f"{bar(share):<40}", part.colour, sys.stdout)
-        lines.append(f"  {part.letter} {part.name:<11} {figures}  {shown}  {part.note}".rstrip())
+        lines.append(f"  {part.letter} {part.name:<11} {figures}  {shown}  {_note(part, weighed)}".rstrip())
     for letter, name, count, note in (
         (KEPT_FREE, "kept free", weighed.margin, "models err by a few percent"),
         (UNUSED, "unused", max(0, weighed.free), ""),
@@ -66,6 +70,15 @@ def memory_lines(weighed: Weighed) -> list[str]:
             f"{human_bytes(weighed.host_needed)} of {human_bytes(weighed.host_available)} of host memory"
         )
     return lines
+
+
+def _note(part: Part, weighed: Weighed) -> str:
+    """The whole gradients of a sharded stage that pile up between micro-batches are the most of its buffers."""
+    rung = weighed.rung
+    if part.name != "buffers" or rung.engine != "Native" or rung.shard == 1 or rung.accumulation == 1:
+        return part.note
+    piled = min(weighed.memory.buffers, weighed.memory.gradients * (rung.shard - 1))
+    return f"{human_bytes(piled)} whole gradients until the last micro-batch; {part.note}"
 
 
 def _and_of_a_buddy(weighed: Weighed) -> str:
@@ -113,11 +126,13 @@ def step_lines(weighed: Weighed) -> list[str]:
     """Where a step goes. Communication is what is exposed: the rest hides behind computing."""
     total = weighed.times.total
     scale = weighed.step_seconds / total
-    return [
-        f"  {name:<13} {human_seconds(seconds * scale):>8} {100 * seconds / total:5.1f} %  "
-        f"{bar(seconds / total)}{'  exposed' if name == 'communication' and seconds else ''}".rstrip()
-        for name, seconds in parts_of(weighed.times).items()
-    ]
+    lines = []
+    for name, seconds in parts_of(weighed.times).items():
+        share = seconds / total
+        note = f"  {STEP_NOTES[name]}" if seconds and name in STEP_NOTES else ""
+        figures = f"{human_seconds(seconds * scale):>8} {100 * share:5.1f} %"
+        lines.append(f"  {name:<13} {figures}  {bar(share)}{note}".rstrip())
+    return lines
 
 
 def copies_of(rung: Rung) -> str:

@@ -190,15 +190,15 @@ def price_per_billion_tokens(price_per_hour: float, nodes: int, tokens_per_secon
 
 
 def parts_of(times: StepTime) -> dict[str, float]:
-    """Seconds of a step by part, largest ideas first; "other" is what no part names."""
+    """Seconds of a step by part. "starting": the host starts operations and batches, and computing does not hide it."""
     named = {
         "compute": times.compute,
         "bubble": times.bubble_seconds,
         "communication": times.communication,
         "optimizer": times.optimizer,
     }
-    other = times.total - sum(named.values())
-    return {**named, "other": other} if other > 1e-9 * times.total else named
+    starting = times.starting
+    return {**named, "starting": starting} if starting > 1e-9 * times.total else named
 
 
 PARTS = tuple(field.name for field in fields(MemoryBill) if field.name != "host")
