@@ -68,7 +68,7 @@ def test_a_name_that_fits_several_is_not_guessed() -> None:
         ("ND96isr_H100_v5", "nearest: Standard_ND96isr_H100_v5"),
         ("", "no hardware is named"),
         ("h100x800", "800 accelerators in one node: no node has so many"),
-        ("h100x0", "0 accelerators in one node"),
+        ("h100x0", "0 accelerators in one node: a node has at least 1"),
         ("p5.48xlargex4", "a node of p5.48xlarge has 8 accelerators, not 4"),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "slices of an accelerator have no links"),
         ("NVIDIA-H100-80GB-HBM3-SHARED", "pods take turns on it"),

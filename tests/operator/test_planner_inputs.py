@@ -91,6 +91,23 @@ def test_an_unknown_resource_names_the_known_ones() -> None:
     assert caught.value.fix == "use one of: amd.com/gpu, nvidia.com/gpu"
 
 
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("h100", "NVIDIA-H100-80GB-HBM3"),
+        ("a100-80gb", "NVIDIA-A100-SXM4-80GB"),
+        ("v100", "Tesla-V100-SXM2-32GB"),
+        ("NVIDIA-RTX4090", "NVIDIA-GeForce-RTX-4090"),
+    ],
+)
+def test_an_accelerator_by_another_name_gets_the_nearest_first(name: str, nearest: str) -> None:
+    with pytest.raises(PlanInputError) as caught:
+        planner_inputs(a_spec(**{"nvidia.com/gpu": "8"}), accelerator_name=name)
+    assert f"{name} is not an accelerator that the planner knows as nvidia.com/gpu; nearest: {nearest}, " in (
+        caught.value.message
+    )
+
+
 @pytest.mark.parametrize("name", [None, "NVIDIA-H900", "AMD_Instinct_MI300X_OAM"])
 def test_an_accelerator_that_is_not_named_or_not_known_names_the_known_ones(name: str | None) -> None:
     with pytest.raises(PlanInputError) as caught:

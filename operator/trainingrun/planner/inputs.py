@@ -14,6 +14,7 @@ from trainingrun.planner.errors import PlanInputError
 from trainingrun.planner.hardware import gpus
 from trainingrun.planner.hardware.cpu import CPU
 from trainingrun.planner.hardware.labels import refuse_name
+from trainingrun.planner.hardware.naming import nearest_of
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 from trainingrun.protocol import families
 from trainingrun.protocol.families import FAMILIES
@@ -240,7 +241,8 @@ def _accelerator(resource: str, count: int, name: str | None) -> gpus.Gpu:
         raise PlanInputError(
             path,
             name,
-            f"{name} is not an accelerator that the planner knows as {resource}",
+            f"{name} is not an accelerator that the planner knows as {resource}; "
+            f"nearest: {', '.join(nearest_of(name, known))}",
             f"use one of: {', '.join(known)}",
         )
     return entry

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from trainingrun.planner.cost.types import Machine
 from trainingrun.planner.errors import PlanInputError
@@ -88,7 +89,8 @@ def _split(text: str, path: str) -> tuple[str, int | None]:
         raise PlanInputError(
             path,
             text,
-            f"{count} accelerators in one node: no node has so many",
+            f"{count} accelerators in one node: "
+            + ("no node has so many" if count else "a node has at least 1"),
             f"use 1 to {MOST_PER_NODE} accelerators a node, and --nodes for the number of nodes",
         )
     return found["name"], count
@@ -136,3 +138,16 @@ def nearest(name: str) -> tuple[str, ...]:
     known |= {one.name.lower(): one.name for one in INSTANCES}
     scores = sorted(known, key=lambda one: (-difflib.SequenceMatcher(None, wanted, one).ratio(), one))
     return tuple(known[one] for one in scores[:_NEAREST])
+
+
+def nearest_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Those of the full names `known` that are most likely meant: with most of its words, or that look most like it."""
+    words, usual = _words(name), _USUAL.get(name.lower(), "")
+    wanted = "-".join(words) or name.lower()
+
+    def likeness(one: str) -> tuple[bool, int, float]:
+        own = _words(one)
+        ratio = difflib.SequenceMatcher(None, wanted, "-".join(own)).ratio()
+        return one == usual, len(set(words) & set(own)), ratio
+
+    return tuple(sorted(known, key=likeness, reverse=True)[:_NEAREST])
