@@ -94,9 +94,8 @@ def test_an_unknown_resource_names_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("h100", "NVIDIA-H100-80GB-HBM3"),
-        ("a100-80gb", "NVIDIA-A100-SXM4-80GB"),
-        ("v100", "Tesla-V100-SXM2-32GB"),
+        ("a100-sxm4-80", "NVIDIA-A100-SXM4-80GB"),
+        ("tesla-v100-32", "Tesla-V100-SXM2-32GB"),
         ("NVIDIA-RTX4090", "NVIDIA-GeForce-RTX-4090"),
     ],
 )

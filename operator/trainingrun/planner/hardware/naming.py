@@ -142,12 +142,12 @@ def nearest(name: str) -> tuple[str, ...]:
 
 def nearest_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
     """Those of the full names `known` that are most likely meant: with most of its words, or that look most like it."""
-    words, usual = _words(name), _USUAL.get(name.lower(), "")
+    words = _words(name)
     wanted = "-".join(words) or name.lower()
 
-    def likeness(one: str) -> tuple[bool, int, float]:
+    def likeness(one: str) -> tuple[int, float]:
         own = _words(one)
         ratio = difflib.SequenceMatcher(None, wanted, "-".join(own)).ratio()
-        return one == usual, len(set(words) & set(own)), ratio
+        return len(set(words) & set(own)), ratio
 
     return tuple(sorted(known, key=likeness, reverse=True)[:_NEAREST])
