@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -30,7 +29,6 @@ from trainingrun.planner.rules import refusal
 from trainingrun.planner.scales import Group, Scales, Weighing
 from trainingrun.planner.search import plan
 from trainingrun.planner.sizes import risk, sizes_of
-from trainingrun.planner.text import human_bytes
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 from trainingrun.planner.weighing import p_oom, weigh
@@ -323,46 +321,6 @@ def test_one_size_is_told_without_an_average(seventy: tuple[TrainingShape, NodeS
     assert "a step on 16 nodes, the fastest of " in reason
     assert "sizes" not in reason
     assert "nodes alone" not in reason
-
-
-def test_the_reason_says_whether_less_model_parallelism_does_not_fit_or_is_slower(
-    seventy: tuple[TrainingShape, NodeShape],
-) -> None:
-    """The figure is of one cut, and can be had again for that cut."""
-    training, node = seventy
-    does_not = plan(LLAMA_2_70B, training, machines(node, 1, 8)).reason
-    found = re.search(
-        r": tensor 1, pipeline 1, shard 64, micro-batch (\d+), recompute Full needs (.+) a process, of ",
-        does_not,
-    )
-    assert found is not None
-    size = int(found[1])
-    bill = memory_bill(
-        LLAMA_2_70B,
-        replace(training, activation_checkpointing="Full"),
-        node,
-        Cut(1, 64, 1),
-        replicate=2,
-        micro_batch=size,
-        accumulation=-(-1024 // (64 * size)),
-    )
-    assert human_bytes(bill.total) == found[2]
-    slower = plan(LLAMA_3_8B, training, machines(node, 1, 1)).reason
-    assert re.search(r"tensor 1, pipeline 1, shard 8, micro-batch 1, .+ fits, but is \d+ % slower", slower)
-    assert max(len(does_not), len(slower)) < 280
-
-
-def test_a_copy_over_more_nodes_for_the_sake_of_host_memory_says_so(
-    seventy: tuple[TrainingShape, NodeShape],
-) -> None:
-    training, node = seventy
-    host = replace(node, host_memory_bytes=256 * GIB)
-    path = plan(LLAMA_3_8B, training, machines(host, 4, 16))
-    assert (
-        "a copy takes 2 nodes (on 1 it needs 269 GiB of host memory a node for snapshots, of 240 GiB)"
-        in path.reason
-    )
-    assert "host memory" not in plan(LLAMA_3_8B, training, machines(node, 4, 16)).reason
 
 
 def test_sizes_weigh_one_together_and_the_largest_half() -> None:
