@@ -54,3 +54,7 @@ def test_a_copy_over_more_nodes_for_the_sake_of_host_memory_says_so() -> None:
         in path.reason
     )
     assert "host memory" not in plan(LLAMA_3_8B, TRAINING, machines(NODE, 4, 16)).reason
+    large = plan(LLAMA_2_70B, TRAINING, machines(host, 8, 64)).reason
+    assert re.search(
+        r"a copy takes 16 nodes \(on \d+ it needs \d+ GiB of host memory a node for snapshots", large
+    )

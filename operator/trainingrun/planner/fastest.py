@@ -22,10 +22,10 @@ from trainingrun.planner import rules
 from trainingrun.planner.best_first import Outcome, best_first, refine_first
 from trainingrun.planner.candidates import Candidate, pairs
 from trainingrun.planner.layout import Cut
-from trainingrun.planner.memory import fits_device
+from trainingrun.planner.memory import fits, fits_device
 from trainingrun.planner.scales import Group, Scales, Weighing
 from trainingrun.planner.sizes import Size, sizes_of
-from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
+from trainingrun.planner.types import Inventory, ModelShape, TrainingShape
 
 NEARLY = 1.03  # by average and on the largest size; predictions of steps err by more than this
 WORTH = 1.25  # of the best average, that a cut may cost that trains at minNodes ...
@@ -111,7 +111,7 @@ def fastest(model: ModelShape, training: TrainingShape, inventory: Inventory) ->
         rival=_rival(every, found),
         beyond=_beyond(free, first, average),
         simpler=_simpler(every, found),
-        fewer=_fewer(every, found, inventory.node),
+        fewer=_fewer(every, found, model, training, inventory),
     )
 
 
@@ -177,15 +177,21 @@ def _parallelism(weighing: Weighing) -> int:
     return weighing.group.cut.tensor * weighing.group.cut.pipeline
 
 
-def _fewer(every: list[Weighing], chosen: Weighing, node: NodeShape) -> Short | None:
-    """Where a copy takes several nodes, though the accelerators of fewer would hold one."""
-    units = max((one.group.units for one in every if one.group.units < chosen.group.units), default=0)
-    some = [one for one in every if one.group.units == units]
-    if not units or not node.host_memory_bytes or any(one.possible for one in some):
+def _fewer(
+    every: list[Weighing], chosen: Weighing, model: ModelShape, training: TrainingShape, inventory: Inventory
+) -> Short | None:
+    """What would be taken if hosts had memory enough, where that is a copy on fewer nodes."""
+    node, units = inventory.node, chosen.group.units
+    if not node.host_memory_bytes or all(
+        one.possible or one.candidate is None or not fits_device(one.candidate.bill, node)
+        for one in every
+        if one.group.units < units
+    ):
         return None
-    return _least(
-        [one for one in some if one.candidate is not None and fits_device(one.candidate.bill, node)]
-    )
+    free = fastest(model, training, replace(inventory, node=replace(node, host_memory_bytes=0)))
+    if free is None or free.candidate.units >= units or fits(free.candidate.bill, node):
+        return None
+    return Short(free.training, free.candidate)
 
 
 def _least(some: list[Weighing]) -> Short | None:

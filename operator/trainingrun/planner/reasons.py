@@ -139,10 +139,19 @@ def _pace(inventory: Inventory, useful: Sequence[int], choice: Choice | None) ->
 
 
 def _rival(rival: Rival, choice: Choice) -> str:
+    """What is different with it; all else is as in the plan."""
     other, seconds = choice.simpler, f"({human_seconds(rival.seconds)} on {rival.sizes[-1]})"
     if isinstance(other, Rival) and (other.cut, other.training) == (rival.cut, rival.training):
         return f"that one {seconds}"
-    return f"{_name(rival.cut, rival.training, rival.micro_batch)} {seconds}"
+    cut, mine, mode = rival.cut, choice.candidate.cut, rival.training.activation_checkpointing
+    named = [
+        (f"tensor {cut.tensor}", cut.tensor != mine.tensor),
+        (f"pipeline {cut.pipeline}", cut.pipeline != mine.pipeline),
+        (f"shard {cut.shard}", cut.shard != mine.shard),
+        (f"micro-batch {rival.micro_batch}", True),
+        (f"recompute {mode}", mode != choice.training.activation_checkpointing),
+    ]
+    return f"{', '.join(name for name, told in named if told)} {seconds}"
 
 
 def _name(cut: Cut, training: TrainingShape, micro_batch: int) -> str:
