@@ -55,6 +55,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    if given.out and (given.out.is_dir() or not given.out.parent.is_dir()):
+        print(
+            f"--out {given.out}: no file can be there; give a path in a folder that exists", file=sys.stderr
+        )
+        return 2
     blanked = [{key: value for key, value in row.items() if key not in OUTCOMES} for row in rows]
     predictions = [predict(row, corrected=not given.plain) for row in blanked]
     if given.out:

@@ -119,7 +119,12 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
         ({"measurements": 3}, "measurements: a list is expected, not 3"),
         ({"measurements": [{"engine": 1}]}, "measurements[0].engine: a text is expected, not 1"),
         ({"measurements": [5]}, "measurements[0]: an object is expected"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ('{"kind": ' + "9" * 5000 + "}", "cannot be read as JSON"),
+        ({"version": True}, "version: True is not known here"),
         ({"steps": -1}, "measurements[0].steps: -1 cannot be"),
+        ({"steps": 10**400}, "measurements[0].steps: 1000"),
+        ({"stepSeconds": float("nan")}, "measurements[0].stepSeconds: nan cannot be"),
         ({"stepSeconds": "fast"}, "measurements[0].stepSeconds: 'fast' cannot be"),
     ],
 )
@@ -165,3 +170,20 @@ def test_a_run_on_a_cluster_is_read_from_its_records_and_status() -> None:
     one = json.loads(result.stdout)["measurements"][0]
     assert (one["nodes"], one["steps"], one["stepSeconds"]) == (2, 90, 0.5)
     assert one["peakBytes"] == 1_000_000
+
+
+def test_less_memory_than_predicted_makes_no_plan_that_does_not_fit(tmp_path: Path) -> None:
+    data: dict[str, Any] = json.loads(exported(tmp_path).read_text())
+    data["measurements"][0] |= {"peakBytes": 500_000_000, "predictedPeakBytes": 1_000_000_000, "steps": 1000}
+    path = tmp_path / "less.json"
+    path.write_text(json.dumps(data))
+    document = yaml.safe_load(EXAMPLE.read_text().replace("5e-3", "0.005"))
+    document["spec"]["resources"]["perNode"]["memory"] = "1300Mi"
+    manifest = tmp_path / "run.yaml"
+    manifest.write_text(yaml.safe_dump(document))
+    plain = json.loads(call("plan", "-f", manifest, "-o", "json").stdout)
+    result = json.loads(call("plan", "-f", manifest, "--calibration", path, "-o", "json").stdout)
+    assert 0.85 <= result["machine"]["measuredFactors"]["memory"] < 1.0
+    for before, after in zip(plain["rungs"], result["rungs"], strict=True):
+        assert after["microBatch"] == before["microBatch"]
+        assert after["memory"]["total"] <= before["memory"]["total"] <= after["availableBytes"]

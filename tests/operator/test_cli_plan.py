@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     assert "\n  tensor 2 " in text
     assert "micro-batch" in text
     assert "recompute Full" in text
-    assert "utilisation (MFU): " in text
+    assert "utilisation (of what the cores reach): " in text
     assert "probability of running out of memory" in text
     assert "\x1b[" not in text
 
@@ -273,3 +274,34 @@ def test_tables_align_and_bars_are_readable_without_colour(monkeypatch: pytest.M
     assert bar(0.5, width=10) == "#####"
     assert bar(0.001, width=10) == "."
     assert bar(0.0) == ""
+
+
+def test_a_size_that_holds_no_copy_has_no_figures(tmp_path: Path) -> None:
+    wide = {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+    }
+    config = (
+        yaml.safe_load(EXAMPLE.read_text())["spec"]["model"]["config"] | wide | {"num_key_value_heads": 8}
+    )
+    changes = {"precision": "BF16", "globalBatch": {"sequences": 256}}
+    manifest = a_manifest(tmp_path, model={"config": config}, training=changes)
+    question = ("-f", manifest, "--hardware", "h100x8", "--nodes", "1..16")
+    rungs = json.loads(call("plan", *question, "-o", "json").stdout)["rungs"]
+    assert not rungs[0]["useful"]
+    assert rungs[0]["stepSeconds"] is None
+    assert "cannot hold a copy" in rungs[0]["reason"]
+    assert rungs[-1]["stepSeconds"] > 0
+    table = call("plan", *question, "--price-per-hour", "10").stdout.splitlines()
+    assert table[1].split()[:4] == ["1", "-", "-", "-"]
+    whole = [one for one in rungs if one["useful"]]
+    assert all(after["stepSeconds"] < before["stepSeconds"] for before, after in pairwise(whole))
+
+
+def test_a_batch_beyond_all_bounds_is_refused(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"globalBatch": {"tokens": 1 << 50}})
+    result = call("plan", "-f", manifest)
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "spec.training.globalBatch" in result.stderr

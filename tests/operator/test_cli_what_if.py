@@ -42,7 +42,7 @@ def test_a_pinned_configuration_stands_beside_the_planners() -> None:
     assert "slower than the planner's own choice" in text
     assert "YOURS" in text
     assert "PLANNER'S" in text
-    assert "utilisation (MFU)" in text
+    assert "utilisation (of what the cores reach)" in text
     assert "\x1b[" not in text
 
 
@@ -141,8 +141,8 @@ def test_where_the_planner_has_nothing_a_configuration_is_weighed_all_the_same(t
         (["--schedule", "gpipe"], "gpipe is not one of: 1F1B, Interleaved1F1B, ZBV", "use one of them"),
         (["--tensor", "3"], "tensor 3 does not divide 4 attention heads (4 / 3 = 1.33)", "use --tensor 2"),
         (["--pipeline", "3"], "pipeline 3 does not divide 4 layers (4 / 3 = 1.33)", "use --pipeline 4"),
-        (["--nodes", "2..4"], "'2..4' is not a number of nodes", "use one number from 1 to 65536"),
-        (["--nodes", "0"], "'0' is not a number of nodes", "use one number from 1 to 65536"),
+        (["--nodes", "2..4"], "'2..4' is not a number of nodes", "use one number from 1 to 4096"),
+        (["--nodes", "0"], "'0' is not a number of nodes", "use one number from 1 to 4096"),
         (["--price-per-hour", "inf"], "it is not a finite number", "use the price of one node"),
     ],
 )

@@ -128,3 +128,8 @@ def test_a_declared_machine_may_train_on_its_cores() -> None:
     assert declared_machine(a_shape(device="cpu")).name == "cpu"
     with pytest.raises(PlanInputError, match="use accelerator or cpu"):
         declared_machine(a_shape(device="tpu"))
+
+
+def test_numbers_beyond_all_bounds_are_refused_by_field() -> None:
+    with pytest.raises(PlanInputError, match="cannot be the memory"):
+        declared_machine(a_shape(memoryGiB=10**400))

@@ -106,7 +106,8 @@ def stacked(weighed: Weighed, width: int = WIDTH) -> str:
     total = 0
     for letter, colour, count in counts:
         total += count
-        cells += [(letter, colour)] * (round(width * total / limit) - len(cells))
+        end = min(round(width * total / limit), 2 * width + 1)  # what is beyond is not shown
+        cells += [(letter, colour)] * (end - len(cells))
     inside, beyond = cells[:width], cells[width : 2 * width]
     inside += [(UNUSED, "90")] * (width - len(inside))
     return f"|{_coloured(inside)}|{_coloured(beyond)}{'…' if len(cells) > 2 * width else ''}"

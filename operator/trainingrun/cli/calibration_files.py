@@ -8,7 +8,6 @@ A file that is not of this form, or has a number that cannot be, is refused with
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ KIND, VERSION = "TrainingRunCalibration", 1
 _NAMES = ("engine", "hardware", "model", "layout")
 _COUNTS = ("nodes", "steps", "peakBytes", "predictedPeakBytes")
 _SECONDS = ("stepSeconds", "predictedStepSeconds")
+_MOST = 2**53
 
 
 class BadCalibration(UserError):
@@ -52,13 +52,13 @@ def read_calibration(path: Path) -> tuple[Measurement, ...]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise Missing(f"--calibration: there is no such file: {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadCalibration(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(data, Mapping) or data.get("kind") != KIND:
         raise BadCalibration(
             f"{path}: kind: it is not a {KIND}\n  hint: write one with `trainingrun calibration export`"
         )
-    if data.get("version") != VERSION:
+    if data.get("version") is True or data.get("version") != VERSION:
         raise BadCalibration(
             f"{path}: version: {data.get('version')!r} is not known here\n  hint: use version {VERSION}, or a "
             "trainingrun of the version that wrote the file"
@@ -97,8 +97,8 @@ def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
 def _number(entry: Mapping[str, Any], name: str, where: str, *, whole: bool) -> float:
     value = entry.get(name, 0)
     right = isinstance(value, int) if whole else isinstance(value, (int, float))
-    if not right or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+    if not right or isinstance(value, bool) or not 0 <= value <= _MOST:  # no comparison with NaN is true
         raise BadCalibration(
-            f"{where}.{name}: {value!r} cannot be\n  hint: a {'whole ' if whole else ''}number, 0 for none"
+            f"{where}.{name}: {value!r:.40} cannot be\n  hint: a {'whole ' if whole else ''}number, 0 for none"
         )
     return float(value)

@@ -57,7 +57,7 @@ def time_lines(question: Question, weighed: Weighed, training: TrainingShape) ->
         " (predicted, not measured)",
         *step_lines(weighed),
         f"  model FLOPs: {flops_equation(question.model, training)}",
-        f"  utilisation (MFU): {utilisation_equation(question, weighed)}",
+        f"  utilisation ({_of_what(question)}): {utilisation_equation(question, weighed)}",
     ]
     price = question.price_per_hour
     if price is not None:
@@ -68,6 +68,10 @@ def time_lines(question: Question, weighed: Weighed, training: TrainingShape) ->
             f"{1e9 / weighed.tokens_per_second / 3600:.4g} h = {cost:.4g}"
         )
     return lines
+
+
+def _of_what(question: Question) -> str:
+    return "of what the cores reach" if question.inventory.node.device == "cpu" else "MFU"
 
 
 def utilisation_equation(question: Question, weighed: Weighed) -> str:

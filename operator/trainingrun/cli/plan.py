@@ -5,8 +5,10 @@ None of them starts anything, nor looks at a cluster.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,12 +34,14 @@ from trainingrun.cli.plan_question import (
     sizes,
 )
 from trainingrun.cli.what_if import comparison, what_if_document
+from trainingrun.planner.candidates import micro_batches, split
 from trainingrun.planner.describe import describe
-from trainingrun.planner.errors import PlanError
+from trainingrun.planner.errors import PlanError, PlanInputError
+from trainingrun.planner.layout import Cut
 from trainingrun.planner.pinned import Given, completed, plain_rung
 from trainingrun.planner.text import human_bytes, human_count, human_seconds
-from trainingrun.planner.types import PlannedRung
-from trainingrun.planner.weighing import price_per_billion_tokens
+from trainingrun.planner.types import PlannedRung, TrainingShape
+from trainingrun.planner.weighing import price_per_billion_tokens, weigh
 from trainingrun.protocol.records import Rung
 
 
@@ -58,7 +62,9 @@ def plan_command(
         least, most = wanted
         path = replace(path, rungs=tuple(one for one in path.rungs if least <= one.rung.nodes <= most))
     if output is not Format.TABLE:
-        emit(document({"name": question.name, "machine": machine_data(question), **describe(path)}, output))
+        data = {"name": question.name, "machine": machine_data(question), **describe(path)}
+        data["rungs"] = [_told(*pair) for pair in zip(path.rungs, data["rungs"], strict=True)]
+        emit(document(data, output))
         return
     say(f"{question.name}: {human_count(path.parameters)} parameters, {machines_text(question.inventory)}")
     say(path.reason)
@@ -78,7 +84,11 @@ def explain_command(
     size = one_size(nodes)
     question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(size))
     path = question.answer()
-    emit(explanation(question, path, size_of(path, size)))
+    planned = size_of(path, size)
+    if holds_no_copy(planned.rung):
+        least = planned.rung.world // planned.rung.processes_per_node
+        raise PlanInputError("--nodes", size, planned.rung.reason, f"use --nodes {least} or more")
+    emit(explanation(question, path, planned))
 
 
 _Degree = typer.Option(min=1, show_default=False)
@@ -126,7 +136,7 @@ def what_if_command(
     own = _own_choice(question, size, given)
     processes = question.inventory.node.processes
     usual = own or plain_rung(question.training, size or question.inventory.max_nodes, processes)
-    training, rung = completed(question.model, question.training, given, usual, processes)
+    training, rung = best_micro_batch(question, given, usual)
     if output is not Format.TABLE:
         emit(document(what_if_document(question, own, training, rung), output))
         return
@@ -135,6 +145,24 @@ def what_if_command(
             "nothing is pinned: this is the planner's own choice (--tensor, --pipeline, --micro-batch, … pin)"
         )
     emit(comparison(question, own, training, rung))
+
+
+def best_micro_batch(question: Question, given: Given, usual: Rung) -> tuple[TrainingShape, Rung]:
+    """As given; a micro-batch that was not is the fastest that fits, or the planner's own where none does."""
+    model, node = question.model, question.inventory.node
+    training, rung = completed(model, question.training, given, usual, node.processes)
+    if given.micro_batch is not None or given.nothing or rung.zero_stage:
+        return training, rung
+    cut = Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule)
+    best, least = (training, rung), math.inf
+    for size in micro_batches(training, cut, rung.replicate):
+        if split(training, cut, rung.replicate, micro_batch=size) is None:
+            break  # larger ones fill a pipeline even less
+        found = completed(model, question.training, replace(given, micro_batch=size), usual, node.processes)
+        weighed = weigh(model, found[0], node, found[1], question.factors)
+        if weighed.fits and weighed.step_seconds < least:
+            best, least = found, weighed.step_seconds
+    return best
 
 
 def _own_choice(question: Question, nodes: int | None, given: Given) -> Rung | None:
@@ -179,8 +207,25 @@ def _headers(question: Question) -> tuple[str, ...]:
     return (*HEADERS, *price, "USEFUL")
 
 
+def holds_no_copy(rung: Rung) -> bool:
+    """Of a size that is too small: what is predicted is of the smallest that is not."""
+    return rung.world > rung.nodes * rung.processes_per_node
+
+
+def _told(planned: PlannedRung, data: Mapping[str, Any]) -> dict[str, Any]:
+    """No figures of a size that cannot train."""
+    if not holds_no_copy(planned.rung):
+        return dict(data)
+    return {
+        key: value if key in ("nodes", "processesPerNode", "useful", "reason") else None
+        for key, value in data.items()
+    }
+
+
 def _row(planned: PlannedRung, question: Question) -> tuple[str, ...]:
     rung, hourly = planned.rung, question.price_per_hour
+    if holds_no_copy(rung):
+        return (str(rung.nodes), *["-"] * (len(_headers(question)) - 2), f"no: {rung.reason}")
     price: tuple[str, ...] = ()
     if hourly is not None:
         price = (f"{price_per_billion_tokens(hourly, rung.nodes, planned.tokens_per_second):.0f}",)

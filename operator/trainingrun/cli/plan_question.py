@@ -31,7 +31,7 @@ from trainingrun.planner.text import counted
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
 from trainingrun.planner.weighing import NO_FACTORS, Factors, corrected, in_predicted_bytes
 
-MOST_NODES = 65536
+MOST_NODES = 4096  # of a manifest too
 
 File = Annotated[Path, typer.Option("-f", "--file", help="The TrainingRun manifest.", show_default=False)]
 Nodes = Annotated[

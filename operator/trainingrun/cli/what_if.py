@@ -85,6 +85,7 @@ _LINES: tuple[tuple[str, Callable[[Weighed], str]], ...] = (
     ("mesh", lambda one: mesh_of(one.rung).split(" = ")[0]),
     ("micro-batch", lambda one: f"{one.rung.micro_batch} x {one.rung.accumulation}"),
     ("recompute", lambda one: one.rung.activation_checkpointing),
+    ("ZeRO stage", lambda one: str(one.rung.zero_stage) if one.rung.zero_stage else "-"),
     ("schedule", lambda one: one.rung.schedule if one.rung.pipeline > 1 else "-"),
     ("padding", lambda one: counted(one.rung.padding_sequences, "sequence")),
     ("memory", lambda one: f"{human_bytes(one.memory.total)} of {human_bytes(one.available)}"),
@@ -133,5 +134,8 @@ def _data(weighed: Weighed) -> dict[str, Any]:
         "outOfMemoryProbability": weighed.p_oom,
         "stepSeconds": weighed.step_seconds,
         "tokensPerSecond": weighed.tokens_per_second,
-        "stepParts": parts_of(weighed.times),
+        "stepParts": {
+            name: seconds * weighed.step_seconds / weighed.times.total
+            for name, seconds in parts_of(weighed.times).items()
+        },
     }

@@ -27,6 +27,7 @@ _GROUPS = (("engine", "hardware"), ("engine", "hardware", "model"), ("engine", "
 _TIME = tuple(Level(fields, width) for fields, width in zip(_GROUPS, (0.15, 0.15, 0.05), strict=True))
 _MEMORY = tuple(Level(fields, width) for fields, width in zip(_GROUPS, (0.05, 0.05, 0.03), strict=True))
 _TIME_NOISE, _MEMORY_NOISE = 0.03, 0.01
+_ROUNDS = 400  # one measurement settles how much of it is the hardware's, the model's and the plan's
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Measurement:
         return _believable(self.step_seconds, self.predicted_step_seconds)
 
     def memory_ratio(self) -> float | None:
-        return _believable(self.peak_bytes, self.predicted_peak_bytes)
+        return None if self.steps < LEAST_STEPS else _believable(self.peak_bytes, self.predicted_peak_bytes)
 
 
 def _believable(measured: float, predicted: float) -> float | None:
@@ -125,4 +126,5 @@ def _factor(
     if not observations:
         return 1.0
     # All are of one run or of a few: what is far off by all of them is no outlier.
-    return learn(observations, levels, noise=noise, far=math.log(FARTHEST)).factor(names)
+    found = learn(observations, levels, noise=noise, far=math.log(FARTHEST), rounds=_ROUNDS)
+    return found.factor(names)

@@ -26,6 +26,7 @@ CONTEXT_BYTES = int(1.5 * gpus.GIB)  # driver, libraries, communicators: 1.3-1.6
 AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages; accelerators may do better
 
 PARAMETER_BYTES = {"BF16": 4, "FP16": 4, "FP32": 4, "FP64": 8}
+MOST_SEQUENCES = 1 << 24  # of a global batch
 COMPUTE_BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
 
 
@@ -104,6 +105,13 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
             "Flash",
             "flash-attn computes on accelerators, and this version of the trainer on CPUs",
             "use Auto or Sdpa, torch's own fused attention",
+        )
+    if sequences > MOST_SEQUENCES:
+        raise PlanInputError(
+            "spec.training.globalBatch",
+            sequences,
+            f"a global batch of {sequences} sequences is more than {MOST_SEQUENCES}",
+            f"use at most {MOST_SEQUENCES * length} tokens",
         )
     return TrainingShape(
         sequence_length=length,

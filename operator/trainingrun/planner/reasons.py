@@ -13,7 +13,7 @@ from trainingrun.planner.fastest import Choice, Rival, Short
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import available_bytes, fits_device, host_available_bytes, margin_bytes
 from trainingrun.planner.text import counted, human_bytes, human_seconds
-from trainingrun.planner.types import Inventory, NodeShape, PlanPath, TrainingShape
+from trainingrun.planner.types import Inventory, NodeShape, PlannedRung, PlanPath, TrainingShape
 from trainingrun.protocol.records import Rung
 
 
@@ -256,6 +256,14 @@ def too_little_work(cut: Cut, replicate: int, training: TrainingShape) -> str:
         f"{batch} sequences over {data} data ranks are fewer than the {cut.pipeline} micro-batches that "
         "fill the pipeline"
     )
+
+
+def slower(seconds: float, before: PlannedRung) -> str:
+    """Nothing to say where more nodes make the step shorter."""
+    if seconds < before.step_seconds:
+        return ""
+    nodes = counted(before.rung.nodes, "node")
+    return f"a step would take {human_seconds(seconds)}, and {human_seconds(before.step_seconds)} on {nodes}"
 
 
 def no_faster(chosen: Split, smaller: Rung) -> str:

@@ -24,6 +24,7 @@ from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.sizes import risk
 from trainingrun.planner.time import predict
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
+from trainingrun.planner.weighing import peak_flops
 from trainingrun.protocol.records import Rung
 
 PLANNER_VERSION = "0.2.0"
@@ -194,6 +195,9 @@ def _rung(
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation,
     )
+    # Times of cores were measured on small models only: there no size is given up for them.
+    if not idle and best_before is not None and node.device != "cpu":
+        idle = reasons.slower(times.total, best_before)
     bill = memory_bill(
         problem.model,
         training,
@@ -243,7 +247,7 @@ def _rung(
         step_seconds=times.total,
         tokens_per_second=tokens / times.total,
         model_flops_per_step=times.flops,
-        flops_utilisation=times.flops / (times.total * node.flops_per_second * world),
+        flops_utilisation=times.flops / (times.total * peak_flops(node, training.activation_bytes) * world),
         bubble=times.bubble,
         communication=times.communication / times.total,
         padding=batch.padding / computed,

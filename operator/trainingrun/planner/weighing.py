@@ -155,8 +155,10 @@ def corrected(planned: PlannedRung, factors: Factors) -> PlannedRung:
 
 
 def in_predicted_bytes(node: NodeShape, factor: float) -> NodeShape:
-    """The node as the planner should see it, where what it predicts takes `factor` times as much in truth."""
-    if factor == 1.0:
+    """The node as the planner should see it, where what it predicts takes `factor` times as much in truth. Less than
+    predicted makes no plan bolder: not every rank may have been at its fullest.
+    """
+    if factor <= 1.0:
         return node
     reserved = node.reserved_bytes_per_process * node.processes
     return replace(node, memory_bytes=int(max(0, node.memory_bytes - reserved) / factor) + reserved)

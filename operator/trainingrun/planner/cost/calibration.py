@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_ROUNDS = 12
+ROUNDS = 12  # enough where groups have many measurements; few that hardly vary need more until shares settle
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,12 @@ NONE = Corrections((), ())
 
 
 def learn(
-    observations: Sequence[Observation], levels: Sequence[Level], *, noise: float = 0.05, far: float = 0.25
+    observations: Sequence[Observation],
+    levels: Sequence[Level],
+    *,
+    noise: float = 0.05,
+    far: float = 0.25,
+    rounds: int = ROUNDS,
 ) -> Corrections:
     """Shares of all levels together, each given the others in turn. `noise`: how much the same thing varies when it is
     measured again; `far`: residuals beyond it count as if they were there.
@@ -61,7 +66,7 @@ def learn(
     keys = [[level.key(one.names) for one in observations] for level in levels]
     tables: list[dict[str, float]] = [{} for _ in levels]
     current = [0.0] * len(observations)
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for level, own, table in zip(levels, keys, tables, strict=True):
             sums: dict[str, float] = {}
             weights: dict[str, float] = {}

@@ -118,12 +118,12 @@ def _number(entry: _Field, shape: Mapping[str, Any], path: str) -> float:
             f"the {entry.meaning} is not given",
             f"give a number from {entry.least:g} to {entry.most:g}",
         )
-    number = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
-    if not number or not entry.least <= given <= entry.most:
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not number or not entry.least <= given <= entry.most:  # no comparison with NaN is true
         raise PlanInputError(
             f"{path}.{entry.name}",
             given,
-            f"{given} cannot be the {entry.meaning}",
+            f"{str(given)[:40]} cannot be the {entry.meaning}",
             f"give a number from {entry.least:g} to {entry.most:g}",
         )
     return float(given) * entry.unit
