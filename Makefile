@@ -13,7 +13,7 @@ RUN      = op=$(OPERATOR) && trainer=$(TRAINER) && export TRAININGRUN_TRAINER_PY
 shell:  ## a shell in which `trainingrun` works
 	@$(RUN) bin=$$(mktemp -d) && printf '#!/bin/sh\nexec %s -m trainingrun.cli "$$@"\n' $$op > $$bin/trainingrun && chmod +x $$bin/trainingrun && PATH=$$bin:$$PATH $${SHELL:-/bin/bash}; rm -rf $$bin
 
-.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-checkpoints bench-data bench-memory bench-parity bench-throughput bench-recovery bench-recovery-cluster check-images
+.PHONY: shell help demo cluster-demo cluster test test-fast test-scenarios test-cluster lint format generate check-generated env bench-checkpoints bench-data bench-memory bench-parity bench-planner bench-throughput bench-recovery bench-recovery-cluster check-images
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,6 +73,10 @@ bench-memory:  ## peak memory of real ranks beside the planner's prediction (ARG
 
 bench-recovery-cluster:  ## the same on the test cluster, torchrun in plain pods beside it (needs root; about 50 min)
 	@$(RUN) $$op -m benchmarks.cluster_recovery $(ARGS)
+
+bench-planner:  ## how long the planner searches; with ROWS=FILE.csv also its predictions beside those measurements
+	@$(RUN) $$op -m benchmarks.planner_search && if [ -n "$(ROWS)" ]; then \
+	  $$op -m benchmarks.planner_accuracy --rows "$(ROWS)" --out "$${OUT:-/dev/null}" --score; fi
 
 bench-parity:  ## every layout and family beside a plain transformers loop; writes docs/parity.md (ARGS="--only TEXT")
 	@$(RUN) $$trainer -m benchmarks.parity $(ARGS)

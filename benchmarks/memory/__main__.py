@@ -1,6 +1,7 @@
-"""Peak memory of real ranks beside the planner's prediction; ends with 1 when a row is beyond its bar.
+"""Memory of real ranks beside the planner's prediction, part by part as live tensors and whole as resident memory; ends
+with 1 when a row is beyond its bar.
 
-python -m benchmarks.memory [--only TEXT] [--json FILE] [--page]
+python -m benchmarks.memory [--only TEXT] [--parts | --peaks] [--json FILE] [--page]
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import lone_node
+from benchmarks.memory import part_rows
 from benchmarks.memory.cases import CASES, Case
+from benchmarks.memory.part_cases import PART_CASES
 from benchmarks.memory.rows import Predicted, Real, Row, page, told
 from benchmarks.page import write_section
 from benchmarks.rows import verdict
@@ -84,6 +87,8 @@ def _layout(planned: PlannedRung) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="TEXT", help="rows that contain this")
+    parser.add_argument("--parts", action="store_true", help="live tensors only")
+    parser.add_argument("--peaks", action="store_true", help="resident memory only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--run", nargs=2, metavar=("NUMBER", "FOLDER"), help=argparse.SUPPRESS)
@@ -92,16 +97,37 @@ def main() -> int:
         number, where = options.run
         spec, rung = planned(CASES[int(number)], Path(where))
         return lone_node.run(spec, rung.rung, Path(where), "benchmarks.memory.measured")
+    parts = [] if options.peaks else _parts(options.only)
+    rows = [] if options.parts else _peaks(options.only)
+    if options.json:
+        options.json.write_text(json.dumps([row.as_json() for row in (*parts, *rows)], indent=1) + "\n")
+    if options.page:
+        if options.only:
+            raise SystemExit("error: a table has all of its rows. Fix: --page without --only")
+        if parts:
+            write_section("memory", part_rows.page(parts))
+        if rows:
+            write_section("memory-peaks", page(rows))
+    return 0 if all(row.met for row in (*parts, *rows)) else 1
+
+
+def _parts(only: str) -> list[part_rows.PartRow]:
+    rows = []
+    for case in PART_CASES:
+        if only in f"{case.name} {case.precision} {case.optimizer} {case.recompute} {case.axes}":
+            for row in part_rows.rows_of(case):
+                rows.append(row)
+                print(verdict(row.met, part_rows.told(row)), flush=True)
+    return rows
+
+
+def _peaks(only: str) -> list[Row]:
     rows = []
     for case in CASES:
-        if options.only in f"{case.name} {case.precision} {case.activations} {case.axes} {case.processes}":
+        if only in f"{case.name} {case.precision} {case.activations} {case.axes} {case.processes}":
             rows.append(measure(case))
             print(verdict(rows[-1].met, told(rows[-1])), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
-    if options.page:
-        write_section("memory", page(rows))
-    return 0 if all(row.met for row in rows) else 1
+    return rows
 
 
 if __name__ == "__main__":

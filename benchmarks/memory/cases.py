@@ -50,10 +50,10 @@ class Case:
 
     def manifest(self, corpus: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
         config = {
-            **self.model,
             "model_type": "llama",
             "tie_word_embeddings": False,
             "max_position_embeddings": self.sequence_length,
+            **self.model,
         }
         return {
             "apiVersion": "trainingrun.dev/v1alpha1",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trainingrun.planner import catalogue
+from trainingrun.planner.hardware import gpus
 from trainingrun.planner.inputs import accelerator_node
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 
@@ -56,7 +56,7 @@ def machines(node: NodeShape | None = None, min_nodes: int = 1, max_nodes: int =
 
 
 def h100_node() -> NodeShape:
-    entry = catalogue.find("NVIDIA-H100-80GB-HBM3")
+    entry = gpus.find("NVIDIA-H100-80GB-HBM3")
     if entry is None:
         raise LookupError("the catalogue has no H100")
     return accelerator_node(entry, 8, cores=96, host_memory_bytes=900 * GIB)

@@ -89,6 +89,16 @@ def a_status(**blocks: Any) -> dict[str, Any]:
             "furthestStep": 140,
             "durableSince": int(NOW - 242),
             "times": [{"cause": "Infrastructure", "at": int(NOW - 602), "count": 1}],
+            "measured": [
+                {
+                    "nodes": 2,
+                    "steps": 120,
+                    "stepMicros": 210_000,
+                    "peakBytes": 0,
+                    "microBatch": 8,
+                    "recompute": "None",
+                }
+            ],
             "ended": [],
         },
     }

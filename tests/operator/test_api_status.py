@@ -13,6 +13,7 @@ from tests.operator.status_builders import a_status
 from trainingrun.api.constants import Cause, LostPart
 from trainingrun.api.status import (
     FAILURE_MESSAGE_LIMIT,
+    MEASURED_SIZES,
     RECENT_DISRUPTIONS,
     Disruption,
     Goodput,
@@ -88,5 +89,18 @@ def test_the_largest_status_stays_below_its_budget() -> None:
         },
         "goodput": {**FULL["goodput"], "lost": [{"part": part.value, "seconds": 2**53} for part in LostPart]},
         "failure": {**FULL["failure"], "message": "x" * FAILURE_MESSAGE_LIMIT},
+        "accounting": {
+            **FULL["accounting"],
+            "measured": [
+                {
+                    "nodes": 2**20 - size,
+                    "steps": 2**53,
+                    "stepMicros": 2**53,
+                    "peakBytes": 2**53,
+                    "microBatch": 2**53,
+                }
+                for size in range(MEASURED_SIZES)
+            ],
+        },
     }
     assert len(json.dumps(status_json(read_status(largest)))) < 32 * 1024

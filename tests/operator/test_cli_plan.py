@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def test_nodes_shows_one_size_also_one_outside_of_the_scale() -> None:
         assert [rung["nodes"] for rung in document["rungs"]] == [nodes]
 
 
+def test_a_size_outside_of_the_scale_is_planned_alone_and_that_is_said() -> None:
+    result = call("explain", "-f", EXAMPLE, "--nodes", "8")
+    assert result.stdout.startswith("pretrain-stdlib on 8 nodes: ")
+    assert "note: --nodes 8 is outside of spec.scale (1 to 2); that size is planned alone" in result.stderr
+    assert "outside of spec.scale" not in call("explain", "-f", EXAMPLE, "--nodes", "2").stderr
+
+
 def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     result = call("explain", "-f", EXAMPLE, "--nodes", "1")
     assert result.exit_code == CliExit.OK
@@ -75,8 +83,11 @@ def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
     assert "536,870,912 B" in text
     assert "##########" in text
     assert "matmul parameters" in text
-    assert "tensor 2, pipeline 1" in text
+    assert "\n  tensor 2 " in text
     assert "micro-batch" in text
+    assert "recompute Full" in text
+    assert "utilisation (of what the cores reach): " in text
+    assert "probability of running out of memory" in text
     assert "\x1b[" not in text
 
 
@@ -95,6 +106,42 @@ def test_nodes_that_keep_each_other_s_snapshots_are_told_with_what_that_takes(tm
     (rung,) = json.loads(call("plan", "-f", manifest, "-o", "json").stdout)["rungs"]
     assert (rung["stateCopies"], rung["buddies"]) == (2, True)
     assert rung["memory"]["buddies"] > 0
+    # Neighbours and the user's own are shown in the same words, and say what they have to give up.
+    (own,) = (line for line in text.splitlines() if line.startswith("  this plan "))
+    (smaller,) = (line for line in text.splitlines() if line.startswith("  pipeline 1 "))
+    assert own.rstrip().endswith("2 (buddies)")
+    assert "buddies" not in smaller
+    asked = call("what-if", "-f", manifest, "--micro-batch", "2")
+    assert "  state copies 2: each node keeps the snapshots of a buddy too" in asked.stdout
+    (row,) = (line for line in asked.stdout.splitlines() if line.startswith("  copies of the state"))
+    assert row.split()[-4:] == ["2", "(buddies)"] * 2
+    document = json.loads(call("what-if", "-f", manifest, "--micro-batch", "2", "-o", "json").stdout)
+    assert [document[who]["buddies"] for who in ("asked", "planner")] == [True, True]
+    assert document["asked"]["memory"]["buddies"] > 0
+
+
+def test_what_if_says_why_a_configuration_has_one_copy_only(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, checkpoint={"memory": {"copies": 1}}, scale={"minNodes": 2})
+    text = call("what-if", "-f", manifest, "--nodes", "2", "--shard", "4", "--replicate", "1").stdout
+    assert "  state copies 1: a lost node takes a part of the only copy" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("  copies of the state"))
+    assert row.split()[-2:] == ["1", "2"]
+
+
+def test_snapshots_of_a_buddy_beside_accelerators_are_in_the_memory_of_the_host(tmp_path: Path) -> None:
+    stages = {
+        "parallelism": {"axes": {"pipeline": 4}},
+        "resources": {"perNode": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": 2}},
+        "scale": {"minNodes": 2, "maxNodes": 2},
+    }
+    document = yaml.safe_load(a_manifest(tmp_path).read_text())
+    document["spec"] |= stages
+    manifest = tmp_path / "accelerated.yaml"
+    manifest.write_text(yaml.safe_dump(document))
+    text = call("explain", "-f", manifest, "--hardware", "h100x2").stdout
+    assert "state copies 2: each node keeps the snapshots of a buddy too" in text
+    assert "beside the accelerators, snapshots of a node and of its buddy: " in text
+    assert "N buddies" not in text
 
 
 def test_explain_says_why_a_neighbour_is_not_possible(tmp_path: Path) -> None:
@@ -145,6 +192,58 @@ def test_an_accelerator_must_be_named_and_then_plans(tmp_path: Path) -> None:
     assert "79.2 GiB" in planned.stdout
 
 
+def test_a_range_of_nodes_stands_in_for_the_scale() -> None:
+    document = json.loads(call("plan", "-f", EXAMPLE, "--nodes", "2..4", "-o", "json").stdout)
+    assert [rung["nodes"] for rung in document["rungs"]] == [2, 3, 4]
+    for text in ("4..2", "0..3", "a..b", "1..", "-3"):
+        refused = call("plan", "-f", EXAMPLE, "--nodes", text)
+        assert refused.exit_code == CliExit.BAD_INPUT
+        assert "such as 1..64" in refused.stderr or "No such option" in refused.stderr
+
+
+def test_hardware_stands_in_for_what_the_manifest_says_of_machines(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"precision": "BF16"})
+    result = call("plan", "-f", manifest, "--hardware", "h100x4")
+    assert result.exit_code == CliExit.OK
+    assert "79.2 GiB" in result.stdout
+    assert "the manifest asks for cores only; this is about 4 x NVIDIA-H100-80GB-HBM3" in result.stderr
+    both = call("plan", "-f", manifest, "--hardware", "h100x4", "--accelerator", "NVIDIA-H200")
+    assert both.exit_code == CliExit.BAD_INPUT
+    assert "--hardware names the accelerator already" in both.stderr
+
+
+def test_unknown_hardware_is_refused_with_the_nearest_names() -> None:
+    result = call("explain", "-f", EXAMPLE, "--hardware", "h1000x8")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "h1000 is not hardware that the planner knows; nearest: h100" in result.stderr
+
+
+def test_a_format_that_the_accelerators_do_not_have_is_refused(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"precision": "BF16"})
+    result = call("plan", "-f", manifest, "--hardware", "v100x8")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "has no rate in BF16 (spec.training.precision)" in result.stderr
+
+
+def test_a_machine_can_be_declared_in_a_file(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {
+        "accelerators": 4, "memoryGiB": 64, "memoryBandwidthGBs": 2000, "bf16Teraflops": 400,
+        "fp32Teraflops": 50, "localLinkGBs": 200, "networkGBs": 25, "pricePerHour": 10,
+    }  # fmt: skip
+    path = tmp_path / "newchip.yaml"
+    path.write_text(yaml.safe_dump(shape))
+    result = call("plan", "-f", EXAMPLE, "--hardware", path)
+    assert result.exit_code == CliExit.OK
+    assert "64.0 GiB" in result.stdout
+    assert "newchip" in result.stderr
+    assert "COST/1B TOKENS" in result.stdout
+    path.write_text(yaml.safe_dump({**shape, "memoryGiB": -1}))
+    refused = call("plan", "-f", EXAMPLE, "--hardware", path)
+    assert refused.exit_code == CliExit.BAD_INPUT
+    assert "newchip.yaml.memoryGiB: -1 cannot be the memory of one accelerator" in refused.stderr
+    assert call("plan", "-f", EXAMPLE, "--hardware", tmp_path / "none.yaml").exit_code == CliExit.MISSING
+
+
 def test_wrong_arguments_are_bad_input() -> None:
     assert call("plan").exit_code == CliExit.BAD_INPUT
     assert call("plan", "-f", EXAMPLE, "--nodes", "0").exit_code == CliExit.BAD_INPUT
@@ -175,3 +274,34 @@ def test_tables_align_and_bars_are_readable_without_colour(monkeypatch: pytest.M
     assert bar(0.5, width=10) == "#####"
     assert bar(0.001, width=10) == "."
     assert bar(0.0) == ""
+
+
+def test_a_size_that_holds_no_copy_has_no_figures(tmp_path: Path) -> None:
+    wide = {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+    }
+    config = (
+        yaml.safe_load(EXAMPLE.read_text())["spec"]["model"]["config"] | wide | {"num_key_value_heads": 8}
+    )
+    changes = {"precision": "BF16", "globalBatch": {"sequences": 256}}
+    manifest = a_manifest(tmp_path, model={"config": config}, training=changes)
+    question = ("-f", manifest, "--hardware", "h100x8", "--nodes", "1..16")
+    rungs = json.loads(call("plan", *question, "-o", "json").stdout)["rungs"]
+    assert not rungs[0]["useful"]
+    assert rungs[0]["stepSeconds"] is None
+    assert "cannot hold a copy" in rungs[0]["reason"]
+    assert rungs[-1]["stepSeconds"] > 0
+    table = call("plan", *question, "--price-per-hour", "10").stdout.splitlines()
+    assert table[1].split()[:4] == ["1", "-", "-", "-"]
+    whole = [one for one in rungs if one["useful"]]
+    assert all(after["stepSeconds"] < before["stepSeconds"] for before, after in pairwise(whole))
+
+
+def test_a_batch_beyond_all_bounds_is_refused(tmp_path: Path) -> None:
+    manifest = a_manifest(tmp_path, training={"globalBatch": {"tokens": 1 << 50}})
+    result = call("plan", "-f", manifest)
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "spec.training.globalBatch" in result.stderr

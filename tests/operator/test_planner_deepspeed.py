@@ -14,7 +14,7 @@ from trainingrun.planner.errors import NothingFits, PlanInputError
 from trainingrun.planner.inputs import planner_inputs
 from trainingrun.planner.layout import Cut
 from trainingrun.planner.memory import memory_bill
-from trainingrun.planner.neighbours import neighbours
+from trainingrun.planner.nearby import nearby
 from trainingrun.planner.parameters import stage_parameters
 from trainingrun.planner.search import plan
 from trainingrun.planner.types import MemoryBill, PlanPath, TrainingShape
@@ -139,7 +139,7 @@ def test_the_neighbours_are_the_other_stages_and_other_micro_batches() -> None:
     training = zero()
     inventory = machines(a_node(), 2, 2)
     path = plan(a_model(), training, inventory)
-    names = [one.name for one in neighbours(a_model(), training, inventory, path.rungs[0])]
+    names = [one.name for one in nearby(a_model(), training, inventory.node, path.rungs[0].rung)]
     assert names[:2] == ["ZeRO 2", "ZeRO 3"]
     assert all(name.startswith("micro-batch") for name in names[2:])
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from trainingrun.planner import catalogue
 from trainingrun.planner.describe import describe
 from trainingrun.planner.errors import PlanInputError
+from trainingrun.planner.hardware.cpu import CPU
+from trainingrun.planner.hardware.gpus import GPUS, Gpu
 from trainingrun.planner.inputs import model_shape, planner_inputs
 from trainingrun.planner.parameters import count_parameters
 from trainingrun.planner.search import plan
@@ -39,7 +40,7 @@ def test_the_golden_spec_gives_the_shapes_that_it_says() -> None:
     assert training.pinned == {}
     assert (inventory.min_nodes, inventory.max_nodes) == (1, 2)
     assert (inventory.node.processes, inventory.node.memory_bytes) == (2, 4 << 30)
-    assert inventory.node.flops_per_second == catalogue.CPU.fp32_flops_per_core / 2  # half a core each
+    assert inventory.node.flops_per_second == CPU.fp32_flops_per_core / 2  # half a core each
 
 
 def test_a_batch_in_tokens_is_counted_in_sequences() -> None:
@@ -61,7 +62,7 @@ def test_double_precision_takes_twice_the_bytes_and_half_the_speed() -> None:
     spec["training"]["precision"] = "FP64"
     _, training, inventory = planner_inputs(spec)
     assert training.parameter_bytes == 8
-    assert inventory.node.flops_per_second == catalogue.CPU.fp64_flops_per_core / 2
+    assert inventory.node.flops_per_second == CPU.fp64_flops_per_core / 2
 
 
 def test_a_vocabulary_of_unknown_size_is_an_error() -> None:
@@ -74,8 +75,8 @@ def test_a_vocabulary_of_unknown_size_is_an_error() -> None:
     assert planner_inputs(spec)[0].vocabulary_size == 5000
 
 
-@pytest.mark.parametrize("entry", catalogue.ACCELERATORS, ids=lambda entry: entry.name)
-def test_every_accelerator_of_the_catalogue_can_be_planned_for_offline(entry: catalogue.Accelerator) -> None:
+@pytest.mark.parametrize("entry", GPUS, ids=lambda entry: entry.name)
+def test_every_accelerator_of_the_catalogue_can_be_planned_for_offline(entry: Gpu) -> None:
     spec = a_spec(**{entry.resource: "8"})
     path = plan(*planner_inputs(spec, accelerator_name=entry.name))
     assert path.rungs[-1].rung.world == 16
@@ -88,6 +89,22 @@ def test_an_unknown_resource_names_the_known_ones() -> None:
     with pytest.raises(PlanInputError, match=r"acme.example/npu") as caught:
         planner_inputs(a_spec(**{"acme.example/npu": "8"}))
     assert caught.value.fix == "use one of: amd.com/gpu, nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("a100-sxm4-80", "NVIDIA-A100-SXM4-80GB"),
+        ("tesla-v100-32", "Tesla-V100-SXM2-32GB"),
+        ("NVIDIA-RTX4090", "NVIDIA-GeForce-RTX-4090"),
+    ],
+)
+def test_an_accelerator_by_another_name_gets_the_nearest_first(name: str, nearest: str) -> None:
+    with pytest.raises(PlanInputError) as caught:
+        planner_inputs(a_spec(**{"nvidia.com/gpu": "8"}), accelerator_name=name)
+    assert f"{name} is not an accelerator that the planner knows as nvidia.com/gpu; nearest: {nearest}, " in (
+        caught.value.message
+    )
 
 
 @pytest.mark.parametrize("name", [None, "NVIDIA-H900", "AMD_Instinct_MI300X_OAM"])

@@ -36,24 +36,27 @@ def test_data_parallelism_alone_is_taken_when_it_fits() -> None:
     assert (one.rung.micro_batch, one.rung.accumulation) == (4, 1)
     own = 106_816 // 2
     tokens = 4 * 32
-    # A layer keeps 4*64 + 4*4*16 + 4*128 + 4 + 32 + 2 + 4*32 = 1190 elements a token; its backward works with
-    # 3*64 + 4*128 more.
+    # A layer keeps 4*64 + 2*4*16 + 2*2*16 + 4*128 + 2 + 4*32 = 1090 elements a token; cosine and sine are 2*16, and
+    # its backward pass works with 2*64 + 2*128 more.
     assert one.memory == MemoryBill(
         weights=4 * own,
         gradients=4 * own,
         optimizer=8 * own,
-        activations=4 * tokens * (2 * 1190 + 704 + 2 * 64),
-        logits=4 * tokens * 256,  # once: the backward pass of a layer is fuller than the loss
-        # The root, two layers, a layer's gradient, and a matrix's gradient before it is added.
-        buffers=4 * (32_832 + 2 * 36_992 + 36_992 + 64 * 128),
+        activations=4 * tokens * (2 * 1090 + 32 + 384),
+        logits=0,  # gone: the backward pass of a layer is fuller than the loss
+        # The root, two layers, and the gradients of the head and of a matrix, which wait to be scattered.
+        buffers=4 * (32_832 + 2 * 36_992 + 256 * 64 + 64 * 128),
         reserved=0,
         snapshots=3 * 12 * own,
     )
+    # Who joins loads a node's half of weights and moments, from the other node.
+    assert (one.join_bytes, two.join_bytes) == (0, 2 * 12 * own)
+    assert two.join_seconds == two.join_bytes / 1e9
     assert "data parallelism alone fits" in path.reason
 
 
 def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> None:
-    # A sequence of 512 needs 12.0 MB in a process with tensor 1, and 9.0 MB with tensor 2.
+    # A sequence of 512 needs 10.6 MB in a process with tensor 1, and 8.2 MB with tensor 2.
     inventory = machines(a_node(memory_per_process=11_000_000))
     path = plan(a_model(), a_training(sequence_length=512), inventory)
 
@@ -63,25 +66,28 @@ def test_tensor_parallelism_is_taken_when_a_process_cannot_hold_a_sequence() -> 
     assert two.rung.state_copies == 2
     # Half of each matrix; norms are whole: 2 * (36,864/2 + 128) + 2*128*64 + 64.
     own = 2 * 18_560 + 16_448
-    # 4*64 + 4*2*16 + 4*64 + 2 + 512 + 2 elements a token and layer; 3*64 + 4*64 to work with.
+    # 4*64 + 2*2*16 + 2*16 + 4*64 + 2 + 512 + 2 elements a token and layer: the single key head is seen by both others
+    # as it is. Cosine and sine are 2*16, the last norm keeps 2*64.
     assert one.memory == MemoryBill(
         weights=4 * own,
         gradients=4 * own,
         optimizer=8 * own,
-        activations=4 * 512 * (2 * 1156 + 448 + 128),
-        logits=4 * 512 * 128,
-        buffers=4 * 64 * 64,  # nothing is gathered: half a matrix's gradient before it is added
+        activations=4 * 512 * (2 * 1124 + 32 + 128),
+        logits=2 * 4 * 512 * 128,  # twice: cut by vocabulary, they do not turn into their gradient in place
+        buffers=0,  # nothing is gathered
         reserved=0,
         snapshots=36 * own,
     )
-    assert path.reason.startswith("tensor 2, pipeline 1: with tensor 1, pipeline 1 a process needs 11.4 MiB")
+    assert path.reason.startswith(
+        "tensor 2, pipeline 1: tensor 1, pipeline 1, shard 2, micro-batch 1, recompute None needs 10.1 MiB a process"
+    )
     assert "nearest that fits" in path.reason
 
 
 def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_large() -> None:
     # One key-value head forbids tensor parallelism; two stages keep embedding and head apart.
     model = a_model(key_value_heads=1, vocabulary_size=4096)
-    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=22_000_000)))
+    path = plan(model, a_training(sequence_length=64), machines(a_node(memory_per_process=21_000_000)))
 
     one, two = path.rungs
     assert axes(one) == (2, 1, 1, 1)
@@ -90,15 +96,16 @@ def test_pipeline_is_taken_when_heads_cannot_be_split_and_the_vocabulary_is_larg
     assert (one.rung.state_copies, two.rung.state_copies) == (1, 2)
     # The last stage is the fullest: one layer (64*10*16 + 3*64*128 + 128), norm and head, and the logits.
     own = 34_944 + 64 + 4096 * 64
-    # 4*64 + 4*4*16 + 4*128 + 4 + 64 + 2 + 4*64 = 1350 elements a token; one micro-batch in flight.
+    # 4*64 + 2*4*16 + 2*16 + 4*128 + 2 + 4*64 = 1186 elements a token; one micro-batch in flight, with cosine and sine.
+    # The last norm keeps two hidden states, and the head's backward pass makes the gradient of one.
     assert one.memory == MemoryBill(
         weights=4 * own,
         gradients=4 * own,
         optimizer=8 * own,
-        activations=4 * 64 * (1350 + 128),
-        logits=4 * 64 * 4096,  # once, at the loss, which is the fullest moment
-        # The head's gradient before it is added, a hidden state that comes, one that leaves.
-        buffers=4 * (4096 * 64 + 2 * 64 * 64),
+        activations=4 * 64 * (1186 + 2 * 16 + 3 * 64),
+        logits=4 * 64 * 4096,  # once, in the head's backward pass, which is the fullest moment
+        # The head's gradient before it is added, what comes and what leaves, and room for what 8 micro-batches receive.
+        buffers=4 * (4096 * 64 + (2 + 8) * 64 * 64),
         reserved=0,
         snapshots=36 * own,
     )

@@ -41,6 +41,7 @@ def test_a_single_rank_finishes_with_a_checkpoint_and_an_export(uninterrupted: t
     summary = progress.summary
     assert (summary.first_step, summary.last_step, summary.durable) == (1, STEPS, newest.name)
     assert summary.last_step_at >= summary.first_step_at > 0 < summary.step_seconds
+    assert 0 < summary.peak_bytes < 2 << 30
 
 
 def test_a_run_that_pauses_and_changes_size_meets_the_uninterrupted_one(

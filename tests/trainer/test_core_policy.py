@@ -88,6 +88,9 @@ def test_a_summary_says_when_the_epoch_first_stepped_and_the_median_step() -> No
     assert (summary.epoch, summary.first_step, summary.first_step_at) == (3, 21, 1000.0)
     assert (summary.last_step, summary.last_step_at, summary.tokens) == (25, 1004.0, 25_000)
     assert (summary.step_seconds, summary.data_wait_seconds) == (0.1, 0.01)
+    for peak in (300, 500, 400):
+        reporter.peaked(peak)
+    assert (summary.peak_bytes, reporter.summary.peak_bytes) == (0, 500)
     progress = reporter.progress(a_state(25))
     assert (progress.tokens_per_second, progress.total_steps) == (10_000.0, 100)
 

@@ -87,8 +87,11 @@ class Executor:
         for index, batch in enumerate(batches):
             if isinstance(stage, FSDPModule):
                 stage.set_requires_gradient_sync(index == len(batches) - 1)
-            logits = stage(self._mine(batch.input_ids), self._mine(batch.position_ids), batch.document_ids)
-            self._loss(logits, self._mine(batch.labels)).backward()
+            # No name for the logits: it would keep them until the next micro-batch has its own.
+            self._loss(
+                stage(self._mine(batch.input_ids), self._mine(batch.position_ids), batch.document_ids),
+                self._mine(batch.labels),
+            ).backward()
 
     def _mine(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's tokens of each sequence."""

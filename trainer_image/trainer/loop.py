@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from transformers import PretrainedConfig
 
@@ -29,6 +30,7 @@ from trainer.job import Mailbox, RankJob, Result
 from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.mesh import Axes
 from trainer.metrics import MetricsLog
+from trainer.peak import PeakMeter, due
 from trainer.policy import DurablePolicy, SnapshotPolicy
 from trainer.report import Reporter
 from trainer.schedule import Schedule
@@ -68,6 +70,7 @@ class Run:
     reporter: Reporter
     metrics: MetricsLog
     mailbox: Mailbox
+    peak: PeakMeter
 
     @property
     def leads(self) -> bool:
@@ -87,6 +90,7 @@ def train(run: Run) -> Result:
         )
         run.state.advance(result, learning_rate=learning_rate, samples=run.config.training.global_batch)
         after_collective(run, result.agreed)
+        note_peak(run)
         account(run, result, learning_rate, time.monotonic() - started)
         note_saved(run)
         if run.snapshots.on and (result.agreed.snapshot or result.agreed.pause):
@@ -151,6 +155,16 @@ def votes(run: Run, step: int, now: float) -> Votes:
         copied=int(copied is True),
         not_copied=int(copied is False),
     )
+
+
+def note_peak(run: Run) -> None:
+    """Collective, after steps of which all ranks know: what the fullest rank took."""
+    if not due(run.state.step - run.job.record.restore.step):
+        return
+    fullest = torch.tensor(run.peak.peak_bytes(), dtype=torch.int64)
+    if run.axes.world > 1:
+        dist.all_reduce(fullest, op=dist.ReduceOp.MAX)
+    run.reporter.peaked(int(fullest))
 
 
 def after_collective(run: Run, agreed: Votes) -> None:

@@ -39,13 +39,15 @@ from trainer.keeping import DurableKeeper, SnapshotKeeper
 from trainer.loop import Run, train
 from trainer.mesh import Axes, build_axes
 from trainer.metrics import MetricsLog
+from trainer.peak import PeakMeter
 from trainer.policy import DurablePolicy, SnapshotPolicy
 from trainer.precision import PRECISIONS
+from trainer.probe import measure
 from trainer.report import Reporter
 from trainer.schedule import schedule_of
 from trainer.weights_folder import SOURCE_FIELD, WeightsFolder
 from trainingrun.protocol.exit_codes import ExitCode
-from trainingrun.protocol.records import RankExit, RestoreSource, Rung
+from trainingrun.protocol.records import Epoch, MachineSpeed, RankExit, RestoreSource, Rung
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +74,27 @@ def _run(job: RankJob, local_rank: int) -> None:
     config = read_config(job.spec)
     check_rung(config, job.record.rung)
     check_cut(job.record, config.checkpoint.location)
-    keep_memory()
+    kept = keep_memory()
     torch.set_num_threads(config.threads_per_process)
     store = join_world(job, local_rank)
     data = prepared(job.spec, job.cache_dir)
     _check_same_on_all_nodes(job, local_rank, store, config, data)
-    result = train(assemble(job, local_rank, config, data))
+    speed = _speed(job.record, config)
+    peak = PeakMeter(kept=kept)
+    run = assemble(job, local_rank, config, data, peak)
+    if speed is not None:
+        run.reporter.measured(speed)
+    result = train(run)
     farewell(job, store)
     if local_rank == 0:
         Mailbox(job.mailbox).post_result(result)
+
+
+def _speed(record: Epoch, config: TrainerConfig) -> MachineSpeed | None:
+    """Collective. A recovery does not wait for measurements."""
+    if record.restore.source is not RestoreSource.INITIAL:
+        return None
+    return measure(record.rung.world, record.rung.nodes, PRECISIONS[config.training.precision].compute)
 
 
 def join_world(job: RankJob, local_rank: int) -> dist.Store | None:
@@ -102,7 +116,9 @@ def join_world(job: RankJob, local_rank: int) -> dist.Store | None:
     return store
 
 
-def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: PreparedData) -> Run:
+def assemble(
+    job: RankJob, local_rank: int, config: TrainerConfig, data: PreparedData, peak: PeakMeter
+) -> Run:
     """Collective: everything a rank trains with, its weights not yet filled in."""
     record, rung = job.record, job.record.rung
     axes = build_axes(rung, job.rank(local_rank))
@@ -149,6 +165,7 @@ def assemble(job: RankJob, local_rank: int, config: TrainerConfig, data: Prepare
         reporter=reporter,
         metrics=MetricsLog(job.log_dir, record.epoch, on=axes.rank == 0),
         mailbox=Mailbox(job.mailbox),
+        peak=peak,
     )
 
 

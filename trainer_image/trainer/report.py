@@ -11,7 +11,7 @@ from statistics import median
 
 from trainer.state import TrainingState
 from trainingrun.protocol.messages import Progress
-from trainingrun.protocol.records import Epoch, EpochSummary, RestoreSource
+from trainingrun.protocol.records import Epoch, EpochSummary, MachineSpeed, RestoreSource
 
 _STEPS_KEPT = 101
 
@@ -56,6 +56,13 @@ class Reporter:
     def snapshot_taken(self, seconds: float) -> None:
         self._snapshot_seconds += seconds
         self.summary = replace(self.summary, snapshot_stall_permille=self._stall_permille())
+
+    def peaked(self, peak_bytes: int) -> None:
+        """The fullest rank of all; 0 where that is not known."""
+        self.summary = replace(self.summary, peak_bytes=max(self.summary.peak_bytes, peak_bytes))
+
+    def measured(self, speed: MachineSpeed) -> None:
+        self.summary = replace(self.summary, speed=speed)
 
     def save_failed(self, problem: str) -> None:
         self._save_problem = problem

@@ -18,6 +18,7 @@ from trainingrun.api.constants import Cause, EpochCause, LostPart
 
 RECENT_DISRUPTIONS = 20
 FAILURE_MESSAGE_LIMIT = 2048
+MEASURED_SIZES = 16
 
 Name = Annotated[str, StringConstraints(max_length=253)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
@@ -258,6 +259,15 @@ class EndedMember(StatusBlock):
     message: str = Field("", max_length=FAILURE_MESSAGE_LIMIT, description="Its last output.")
 
 
+class MachineSpeed(StatusBlock):
+    """What a process could do when the run began, beside all others of its node; 0 where it was not measured."""
+
+    matmul_flops: Count = Field(description="FLOPs a second, in large products in the run's format.")
+    memory_bytes_per_second: Count = Field(description="Bytes read and written by a copy.")
+    local_link_bytes_per_second: Count = Field(0, description="Bytes that each sends to others of its node.")
+    link_bytes_per_second: Count = Field(0, description="Bytes that each sends to other nodes.")
+
+
 class Stepping(StatusBlock):
     """What the newest epoch had reached when last heard of: nobody may be left to tell it to the next record, and the
     last epoch has none.
@@ -271,6 +281,28 @@ class Stepping(StatusBlock):
     tokens: Count = Field(description="Tokens of the run at that step.")
     step_micros: Count = Field(description="Time of a step, in microseconds.")
     snapshot_stall_permille: Count = Field(0, description="Share of the time spent on memory snapshots.")
+    peak_bytes: Count | None = Field(None, description="Most that a rank allocated, in bytes.")
+    speed: MachineSpeed | None = Field(None, description="How fast the machine was when the run began.")
+
+
+class MeasuredSize(StatusBlock):
+    """How one size of the run really went, to correct predictions with."""
+
+    nodes: Size = Field(description="Nodes that trained.")
+    steps: Count = Field(description="Steps that the time is the median of.")
+    step_micros: Count = Field(description="Time of a step, in microseconds.")
+    peak_bytes: Count = Field(0, description="Most that a rank allocated, in bytes; 0 when nobody measured.")
+    micro_batch: Count = Field(0, description="Sequences that a process computed at a time.")
+    recompute: Name = Field("None", description="What was computed twice: None, Selective or Full.")
+
+
+class TuningLook(StatusBlock):
+    """Another way to train a size that looked better when last judged; taken when it does so again."""
+
+    nodes: Count = Field(description="The size.")
+    micro_batch: Count = Field(description="Micro-batch that it trains with until then.")
+    recompute: Name = Field(description="What it computes twice until then.")
+    looks: Count = Field(description="How often in a row it looked better.")
 
 
 class Accounting(StatusBlock):
@@ -297,6 +329,13 @@ class Accounting(StatusBlock):
     stepping: Stepping | None = Field(
         None, description="What the newest epoch had reached when last heard of."
     )
+    measured: list[MeasuredSize] = Field(
+        default=[],
+        max_length=MEASURED_SIZES,
+        description="What the sizes that trained took, the newest last.",
+        json_schema_extra={_LIST_MAP: "map", _LIST_KEYS: ["nodes"]},
+    )
+    tuning: TuningLook | None = Field(None, description="What measurements suggest for later epochs.")
     ended: list[EndedMember] = Field(
         default=[],
         max_length=8,

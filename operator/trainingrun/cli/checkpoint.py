@@ -29,7 +29,7 @@ from trainingrun.cli.checkpoint_files import (
 )
 from trainingrun.cli.cluster_times import age
 from trainingrun.cli.output import Format, document, emit, say, table
-from trainingrun.cli.plan import load_spec
+from trainingrun.cli.plan_question import load_spec
 from trainingrun.cluster.local.container import checkout_roots, python_path
 from trainingrun.planner.text import counted, human_bytes, human_count
 

@@ -33,6 +33,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need(("list",), RECORDS, optional=True),
         Need(("list",), "nodes", optional=True),
     ),
+    "export": (Need(("get",), RUNS), Need(("list",), RECORDS)),
     "events": (Need(("get",), RUNS), Need(("list",), "events")),
     "logs": (Need(("get",), RUNS), Need(("list",), "pods"), Need(("get",), "pods/log")),
     "scale": (

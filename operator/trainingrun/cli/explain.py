@@ -1,57 +1,41 @@
-"""The text of `trainingrun explain`: reasons, the memory bill as bars, where the time goes, and the
-neighbours.
-"""
+"""The text of `trainingrun explain`: reasons, the memory bill as bars, where the time goes, and the neighbours."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from trainingrun.cli.output import bar, table
-from trainingrun.planner.layout import Cut
-from trainingrun.planner.memory import host_available_bytes, margin_bytes
-from trainingrun.planner.neighbours import neighbours
+from trainingrun.cli.bills import copies_of, memory_lines, percent, step_lines
+from trainingrun.cli.output import table
+from trainingrun.cli.plan_question import Question
+from trainingrun.planner.nearby import nearby
 from trainingrun.planner.text import counted, human_bytes, human_count, human_seconds
-from trainingrun.planner.time import flops_equation, predict
-from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
-
-PARTS = (
-    ("weights", "this rank's shard"),
-    ("gradients", "of its shard"),
-    ("optimizer", "what the update keeps"),
-    ("activations", "kept for the backward pass"),
-    ("logits", "up to four copies in the loss"),
-    ("buffers", "gathered blocks and messages"),
-    ("reserved", "interpreter and libraries"),
-    ("snapshots", "two, and a copy to save from, in the pod's memory"),
-    ("buddies", "two snapshots of the next node, in the pod's memory"),
+from trainingrun.planner.time import flops_equation
+from trainingrun.planner.types import PlannedRung, PlanPath, TrainingShape
+from trainingrun.planner.weighing import (
+    Weighed,
+    as_chosen,
+    peak_flops,
+    price_per_billion_tokens,
+    weigh,
 )
+from trainingrun.protocol.records import Rung
 
 
-def explanation(
-    name: str,
-    path: PlanPath,
-    planned: PlannedRung,
-    model: ModelShape,
-    training: TrainingShape,
-    inventory: Inventory,
-) -> str:
+def explanation(question: Question, path: PlanPath, planned: PlannedRung) -> str:
     rung = planned.rung
-    training = replace(training, activation_checkpointing=rung.activation_checkpointing)  # as it was chosen
-    mesh = mesh_equation(rung.tensor, rung.shard, rung.pipeline, rung.replicate, rung.context)
-    heading = f"{name} on {counted(rung.nodes, 'node')}: {mesh}; {human_count(path.parameters)} parameters"
+    weighed = weigh(question.model, question.training, question.inventory.node, rung, question.factors)
+    heading = f"{question.name} on {counted(rung.nodes, 'node')}: {mesh_of(rung)}"
     return "\n".join(
         [
-            heading,
+            f"{heading}; {human_count(path.parameters)} parameters",
             "",
             "Why",
             *(f"  {reason}" for reason in (path.reason, *planned.reasons)),
             "",
-            *_memory(planned, inventory),
+            *memory_lines(weighed),
             "",
-            *_time(planned, model, training, inventory),
+            *time_lines(question, weighed, as_chosen(question.training, rung)),
             "",
             "Neighbours",
-            *_neighbours(planned, model, training, inventory),
+            *_neighbours(question, weighed),
         ]
     )
 
@@ -63,83 +47,63 @@ def mesh_equation(tensor: int, shard: int, pipeline: int, replicate: int, contex
     return f"{inner}shard {shard} x pipeline {pipeline} x replicate {replicate} = {world} processes"
 
 
-def _memory(planned: PlannedRung, inventory: Inventory) -> list[str]:
-    """One line a part: bytes, share of the limit as a bar, what it is."""
-    bill, limit = planned.memory, planned.available_bytes
-    rows = [(part, getattr(bill, part), note) for part, note in PARTS if getattr(bill, part)]
-    margin = margin_bytes(inventory.node)
-    rows.append(("kept free", margin, "models err by a few percent"))
-    rows.append(("unused", limit - margin - bill.total, ""))
-    lines = [f"Memory of the fullest process: {human_bytes(bill.total)} of {human_bytes(limit)}"]
-    for part, count, note in rows:
-        share = count / limit
-        figures = f"{human_bytes(max(0, count)):>9} {count:>15,} B {100 * share:5.1f} %"
-        lines.append(f"  {part:<11} {figures}  {bar(share):<40}  {note}".rstrip())
-    if bill.host and inventory.node.host_memory_bytes:
-        there = host_available_bytes(inventory.node)
+def mesh_of(rung: Rung) -> str:
+    return mesh_equation(rung.tensor, rung.shard, rung.pipeline, rung.replicate, rung.context)
+
+
+def time_lines(question: Question, weighed: Weighed, training: TrainingShape) -> list[str]:
+    lines = [
+        f"Step: {human_seconds(weighed.step_seconds)}, {weighed.tokens_per_second:.0f} tokens/s"
+        " (predicted, not measured)",
+        *step_lines(weighed),
+        f"  model FLOPs: {flops_equation(question.model, training)}",
+        f"  utilisation ({_of_what(question)}): {utilisation_equation(question, weighed)}",
+    ]
+    price = question.price_per_hour
+    if price is not None:
+        nodes = weighed.rung.nodes
+        cost = price_per_billion_tokens(price, nodes, weighed.tokens_per_second)
         lines.append(
-            f"  beside the accelerators, snapshots of a node{_and_of_a_buddy(planned)}: "
-            f"{human_bytes(bill.host * inventory.node.processes)} of {human_bytes(there)} of host memory"
+            f"  a billion tokens: {price:g} an hour x {counted(nodes, 'node')} x "
+            f"{1e9 / weighed.tokens_per_second / 3600:.4g} h = {cost:.4g}"
         )
     return lines
 
 
-def _and_of_a_buddy(planned: PlannedRung) -> str:
-    return " and of its buddy" if planned.rung.buddies else ""
+def _of_what(question: Question) -> str:
+    return "of what the cores reach" if question.inventory.node.device == "cpu" else "MFU"
 
 
-def _time(
-    planned: PlannedRung, model: ModelShape, training: TrainingShape, inventory: Inventory
-) -> list[str]:
-    rung = planned.rung
-    times = predict(
-        model,
-        training,
-        inventory.node,
-        Cut(rung.pipeline, rung.shard, rung.tensor, rung.context, rung.schedule),
-        replicate=rung.replicate,
-        micro_batch=rung.micro_batch,
-        accumulation=rung.accumulation,
+def utilisation_equation(question: Question, weighed: Weighed) -> str:
+    """Nothing that is computed twice counts; the rate is that of the data sheet, of cores what they reach."""
+    world = weighed.rung.world
+    peak = peak_flops(question.inventory.node, question.training.activation_bytes)
+    share = weighed.times.flops / weighed.step_seconds / world / peak
+    return (
+        f"{weighed.times.flops:.4g} FLOPs / {weighed.step_seconds:.4g} s / {world} processes / {peak:.4g} FLOP/s "
+        f"= {100 * share:.1f} %"
     )
-    rows = (
-        ("compute", times.compute),
-        ("bubble", times.bubble_seconds),
-        ("communication", times.communication),
-        ("optimizer", times.optimizer),
-    )
-    lines = [
-        f"Step: {human_seconds(times.total)}, {planned.tokens_per_second:.0f} tokens/s, "
-        f"{100 * planned.flops_utilisation:.0f} % of what the processes can reach (predicted, not measured)"
-    ]
-    lines += [
-        f"  {part:<13} {human_seconds(seconds):>8} {100 * share:5.1f} %  {bar(share)}".rstrip()
-        for part, seconds in rows
-        for share in [seconds / times.total]
-    ]
-    return [*lines, f"  {flops_equation(model, training)}"]
 
 
-def _neighbours(
-    planned: PlannedRung, model: ModelShape, training: TrainingShape, inventory: Inventory
-) -> list[str]:
-    rows = [
-        (
-            "this plan",
-            human_bytes(planned.memory.total),
-            human_seconds(planned.step_seconds),
-            str(planned.rung.state_copies),
-            "",
-        )
-    ]
-    rows += [
-        (
-            near.name,
-            human_bytes(near.memory_bytes) if near.memory_bytes else "-",
-            human_seconds(near.step_seconds) if near.step_seconds else "-",
-            str(near.state_copies) if near.state_copies else "-",
-            f"not possible: {near.why_not}" if near.why_not else "",
-        )
-        for near in neighbours(model, training, inventory, planned)
-    ]
-    text = table(("PLAN", "MEMORY", "STEP", "COPIES", ""), rows)
+def _neighbours(question: Question, own: Weighed) -> list[str]:
+    rows = [("this plan", *_figures(own), "", "")]
+    for near in nearby(
+        question.model, question.training, question.inventory.node, own.rung, question.factors
+    ):
+        if near.weighed is None:
+            rows.append((near.name, "-", "-", "-", "-", "-", f"not possible: {near.why_not}"))
+            continue
+        change = 100 * (near.weighed.step_seconds / own.step_seconds - 1)
+        note = f"does not fit: {near.why_not}" if near.why_not else ""
+        rows.append((near.name, *_figures(near.weighed), f"{change:+.0f} %", note))
+    text = table(("PLAN", "MEMORY", "RUNS OUT", "STEP", "COPIES", "CHANGE", ""), rows)
     return [f"  {line}".rstrip() for line in text.splitlines()]
+
+
+def _figures(weighed: Weighed) -> tuple[str, str, str, str]:
+    return (
+        human_bytes(weighed.memory.total),
+        percent(weighed.p_oom),
+        human_seconds(weighed.step_seconds),
+        copies_of(weighed.rung),
+    )

@@ -19,6 +19,7 @@ _CLUSTER = ("trainingrun.cli.cluster_commands", "cluster_app")
 _LATER = {  # command -> module, its Typer app
     "local": ("trainingrun.cli.local", "local_app"),
     "checkpoint": ("trainingrun.cli.checkpoint", "checkpoint_app"),
+    "calibration": ("trainingrun.cli.calibration", "calibration_app"),
     "list": _CLUSTER,
     "describe": _CLUSTER,
     "wait": _CLUSTER,
@@ -69,6 +70,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan.plan_command)
 app.command("explain")(plan.explain_command)
+app.command("what-if")(plan.what_if_command)
 
 
 @app.callback()

@@ -17,6 +17,9 @@ from trainingrun.control.claims import claim_problem
 from trainingrun.control.folding import Failure
 from trainingrun.control.observed import Observed, PlanFailure
 from trainingrun.control.state import State
+from trainingrun.protocol.records import Revision
+
+_NAMED = 8  # sizes that are of no use, before they are only counted
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,7 @@ def _stalled(state: State) -> Wish:
 
 def _planned(observed: Observed) -> Wish:
     if observed.revision is not None:
-        rungs = observed.revision.rungs
-        return Wish("True", Reason.PLANNED, f"{rungs[0].nodes} to {rungs[-1].nodes} nodes")
+        return Wish("True", Reason.PLANNED, _path_text(observed.revision))
     if observed.lost_revision:
         return Wish("Unknown", Reason.REVISION_MISSING)
     if observed.spec is None:
@@ -98,6 +100,18 @@ def _planned(observed: Observed) -> Wish:
     if isinstance(observed.plan, PlanFailure):
         return Wish("False", Reason.PLAN_INFEASIBLE, observed.plan.message)
     return Wish("Unknown", Reason.PLANNING)
+
+
+def _path_text(revision: Revision) -> str:
+    """The sizes of the frozen path, those that are of no use, and why the model is cut as it is."""
+    rungs = revision.rungs
+    text = f"{rungs[0].nodes} to {rungs[-1].nodes} nodes"
+    useless = [str(rung.nodes) for rung in rungs if not rung.useful]
+    if useless:
+        more = f" and {len(useless) - _NAMED} more" if len(useless) > _NAMED else ""
+        text += f" (of no use: {', '.join(useless[:_NAMED])}{more})"
+    reason = str(revision.plan.get("reason", ""))
+    return f"{text}; {reason}" if reason else text
 
 
 def _bool(holds: bool) -> Status:

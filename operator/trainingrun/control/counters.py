@@ -15,6 +15,14 @@ from typing import Any
 from trainingrun.api.constants import Cause
 from trainingrun.control.failures import Judgement
 from trainingrun.control.ledger import Ledger
+from trainingrun.control.measured import (
+    Look,
+    MeasuredSize,
+    read_look,
+    read_measured,
+    write_look,
+    write_measured,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Counters:
     recent: tuple[Disruption, ...] = ()  # newest last
     times: Mapping[str, tuple[Moment, ...]] = field(default_factory=dict)  # of causes with a limit
     streak: Streak = field(default_factory=Streak)
+    measured: tuple[MeasuredSize, ...] = ()  # of accounted epochs, the newest measured last
+    look: Look = field(default_factory=Look)
 
 
 def read_counters(status: Mapping[str, Any]) -> Counters:
@@ -76,6 +86,8 @@ def read_counters(status: Mapping[str, Any]) -> Counters:
         recent=tuple(_read_recent(item) for item in disruptions.get("recent") or []),
         times=times,
         streak=_read_streak(accounting.get("streak") or {}),
+        measured=read_measured(accounting),
+        look=read_look(accounting),
     )
 
 
@@ -102,6 +114,10 @@ def write_accounting(counters: Counters) -> dict[str, Any]:
             for moment in moments
         ],
     }
+    if counters.measured:
+        block["measured"] = write_measured(counters.measured)
+    if counters.look.looks:
+        block["tuning"] = write_look(counters.look)
     if counters.streak.restarts:
         block["streak"] = _write_streak(counters.streak)
     return block

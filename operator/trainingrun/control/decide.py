@@ -6,9 +6,10 @@
        Never a second time: the revision of a run that has begun can only be put back.
     4. Fold the epoch records that are new into the counters, each once.
     5. Over now? The last words of a pod say that the run is finished or can never be; or a limit is spent.
-    6. Seats: delete and create pods, so that each seat has one that can work. Not for a run that is over.
-    7. Status: everything that follows from the steps before.
-    8. Events: what changed, for people.
+    6. Tune: measurements may call for a further revision, which later epochs begin with.
+    7. Seats: delete and create pods, so that each seat has one that can work. Not for a run that is over.
+    8. Status: everything that follows from the steps before.
+    9. Events: what changed, for people.
 
 An invalid spec does not touch a run that has a revision: it goes on with the frozen one and says so.
 
@@ -39,6 +40,7 @@ from trainingrun.control.resizing import resizes
 from trainingrun.control.seats import SeatChanges, fill_seats, remove_live
 from trainingrun.control.state import assess
 from trainingrun.control.telling import tell_epochs, tell_refusals, tell_status
+from trainingrun.control.tuning import Tuned, tune
 from trainingrun.ports import EventRecord
 from trainingrun.protocol import wire
 from trainingrun.protocol.messages import Termination
@@ -73,25 +75,43 @@ def decide(observed: Observed, now: float, policy: Policy = DEFAULT_POLICY) -> D
     # 5. over now?
     failure = None if final is not None else hopeless(observed) or folded.failure
 
-    # 6. seats
+    # 6. tune
+    tuned = Tuned(counters.look)
+    if final is None and failure is None:
+        tuned = _tune(observed, folded, counters)
+    counters = replace(counters, look=tuned.look)
+
+    # 7. seats
     seats = SeatChanges()
     if final is None and failure is None:
         seats = fill_seats(observed, observed.revision, now, policy)
 
-    # 7. status
+    # 8. status
     status, changed = _status(observed, counters, failure, final, now, policy)
 
-    # 8. events
+    # 9. events
     events: list[EventRecord] = []
     if changed:
         events = tell_epochs(observed, folded.folded, old, counters, now)
         events += [*tell_refusals(observed, now), *tell_status(run.status, status, now)]
     effects: list[Effect] = [*seats.effects]
+    if tuned.revision is not None:
+        effects.append(CreateRevision(tuned.revision))
+        text = f"{tuned.revision.name}: {tuned.reason}"
+        events.append(EventRecord(now, "Normal", EventReason.PLANNED, text))
     if changed:
         effects.append(WriteStatus(status))
     effects += [EmitEvent(event) for event in (*seats.events, *events)]
     # Progress is not announced: it is asked for.
     return Decision(effects, _earliest(seats.revisit_at, folded.revisit_at, now + policy.progress_seconds))
+
+
+def _tune(observed: Observed, folded: Folded, counters: Counters) -> Tuned:
+    """Step 6, by the newest record that was accounted for just now."""
+    if not folded.folded:
+        return Tuned(counters.look)
+    before = folded.folded[-2] if len(folded.folded) > 1 else observed.last
+    return tune(observed, counters, before, folded.folded[-1])
 
 
 def _after_the_end(observed: Observed, now: float, policy: Policy) -> Decision:
@@ -166,7 +186,7 @@ def _status(
     now: float,
     policy: Policy,
 ) -> tuple[dict[str, object], bool]:
-    """Step 7: the status, and whether it is worth writing."""
+    """Step 8: the status, and whether it is worth writing."""
     epoch = observed.epoch
     running = epoch is not None and epoch.epoch == counters.accounted_epoch  # or it waits to be folded
     ledger = counters.ledger

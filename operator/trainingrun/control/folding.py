@@ -15,6 +15,7 @@ from trainingrun.control.counters import Counters, Disruption, Moment, Streak
 from trainingrun.control.evidence import Look, deadline, is_complete
 from trainingrun.control.failures import Judgement, is_disruption, judge
 from trainingrun.control.ledger import close_epoch, millis, steps_lost, summary_of
+from trainingrun.control.measured import with_measured
 from trainingrun.control.observed import Observed
 from trainingrun.control.policy import Policy
 from trainingrun.control.remembered import member_pods, with_what_is_remembered
@@ -95,6 +96,7 @@ def _fold_one(
         accounted_epoch=record.epoch,
         ledger=close_epoch(counters.ledger, created_at, before, record, wanted),
         lost_steps=counters.lost_steps + steps_lost(before, record),
+        measured=with_measured(counters.measured, before, record.previous),
     )
     if judgement is None:
         return counters

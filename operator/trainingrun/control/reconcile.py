@@ -177,6 +177,10 @@ def _change(
                 raise
             book.note(observed, slot, error, now)
             refused = error
+        except Conflict:
+            if isinstance(effect, CreateRevision) and observed.revision is not None:
+                continue  # a further revision: it is there already, or its name is somebody's; the run goes on as it is
+            raise
         except Unavailable as error:
             if not isinstance(effect, CreatePod):
                 raise

@@ -17,9 +17,10 @@ from typing import Any
 
 from trainingrun.control.observed import ENDED, Observed, Seat
 from trainingrun.ports import Pod, PodPhase
+from trainingrun.protocol import wire
 from trainingrun.protocol.exit_codes import ExitCode
 from trainingrun.protocol.messages import Termination
-from trainingrun.protocol.records import Epoch, EpochSummary
+from trainingrun.protocol.records import Epoch, EpochSummary, MachineSpeed
 
 MOST_ENDS = 8  # a burst has one cause; the first few pods tell it
 _MESSAGE_BYTES = 1024
@@ -134,7 +135,7 @@ def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str,
         known = _further(known, final.summary, epoch.epoch)
     if known is None or known.epoch != epoch.epoch:
         return None
-    return {
+    block = {
         "epoch": known.epoch,
         "firstStep": known.first_step,
         "firstStepAtMillis": round(known.first_step_at * 1e3),
@@ -144,6 +145,11 @@ def stepping_to_keep(observed: Observed, final: Termination | None) -> dict[str,
         "stepMicros": round(known.step_seconds * 1e6),
         "snapshotStallPermille": known.snapshot_stall_permille,
     }
+    if known.peak_bytes:
+        block["peakBytes"] = known.peak_bytes
+    if known.speed is not None:
+        block["speed"] = wire.to_json(known.speed)
+    return block
 
 
 def with_what_is_remembered(observed: Observed, before: Epoch | None, record: Epoch) -> Epoch:
@@ -164,7 +170,12 @@ def _further(one: EpochSummary | None, other: EpochSummary | None, epoch: int) -
 
 
 def _remembered(observed: Observed) -> EpochSummary | None:
-    data = (observed.run.status.get("accounting") or {}).get("stepping")
+    return stepping_in(observed.run.status)
+
+
+def stepping_in(status: Mapping[str, Any]) -> EpochSummary | None:
+    """What the block `accounting.stepping` of a status says; None where there is none."""
+    data = (status.get("accounting") or {}).get("stepping")
     if not data:
         return None
     return EpochSummary(
@@ -176,4 +187,6 @@ def _remembered(observed: Observed) -> EpochSummary | None:
         tokens=data["tokens"],
         step_seconds=data["stepMicros"] / 1e6,
         snapshot_stall_permille=data.get("snapshotStallPermille", 0),
+        peak_bytes=data.get("peakBytes", 0),
+        speed=wire.from_json(MachineSpeed, data["speed"]) if data.get("speed") else None,
     )

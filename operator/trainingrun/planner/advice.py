@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainingrun.planner import catalogue, rules, zero
-from trainingrun.planner.candidates import Candidate, candidates
+from trainingrun.planner import rules, zero
+from trainingrun.planner.candidates import Candidate, candidates, pairs, weigh
 from trainingrun.planner.errors import NothingFits, PlanError, PlanInputError
+from trainingrun.planner.hardware.gpus import GIB, GPUS
 from trainingrun.planner.memory import available_bytes, fits, host_available_bytes, margin_bytes
-from trainingrun.planner.text import cut_name, human_bytes
+from trainingrun.planner.text import counted, cut_name, human_bytes
 from trainingrun.planner.types import Inventory, MemoryBill, ModelShape, NodeShape, TrainingShape
 
 MOST_NODES = 4096  # no advice beyond
@@ -29,7 +30,7 @@ def nothing_fits(
     node = inventory.node
     best = min(tried, key=lambda candidate: candidate.bill.total)
     options = [_more_memory(node, best), _more_nodes(model, training, inventory)]
-    options += [_other_accelerators(node, best)]
+    options += [_other_accelerators(node, best), _computed_twice(model, training, inventory)]
     fix = ", or ".join(option for option in options if option) or _shorter_sequence(
         model, training, inventory
     )
@@ -49,7 +50,7 @@ def nothing_fits(
             else f"spec.resources.perNode[{node.device}]"
         )
         message = (
-            f"no plan fits: a process needs at least {human_bytes(best.bill.total)} ({parts(best.bill)}), "
+            f"no plan fits: a process needs at least {parts(best.bill)} = {human_bytes(best.bill.total)} "
             f"with {cut_name(best.cut)}, but has {human_bytes(available_bytes(node))}, of which "
             f"{human_bytes(margin_bytes(node))} stay free"
         )
@@ -65,11 +66,37 @@ def nothing_fits(
     )
 
 
+def no_size(training: TrainingShape, inventory: Inventory, best: Candidate, reach: int) -> PlanError:
+    """A copy fits, but no size of the run holds whole ones that all have work. `reach`: the most nodes that do."""
+    least, most, units = inventory.min_nodes, inventory.max_nodes, best.units
+    sizes = counted(most, "node") if least == most else f"{least} to {most} nodes"
+    if most // units * units < least:
+        return NothingFits(
+            "spec.scale.minNodes",
+            least,
+            f"no plan fits: with {cut_name(best.cut)} a copy of the state fits on {counted(units, 'node')}, and whole "
+            f"copies never fill {sizes}; nearest that fits: minNodes {reach}",
+            f"set spec.scale.minNodes to {reach} or less",
+        )
+    nodes = -(-least // units) * units
+    data = best.cut.copies_on(nodes, inventory.node.processes) * best.cut.shard
+    needed = data * best.cut.pipeline
+    batch = training.global_batch_sequences
+    return PlanInputError(
+        "spec.training.globalBatch",
+        counted(batch, "sequence"),
+        f"with {cut_name(best.cut)} {counted(nodes, 'node')} make {counted(data, 'data rank')}, which need {needed} "
+        f"sequences, but the global batch has {batch}: enough for {counted(reach, 'node')}, and the run has at least "
+        f"{least}; nearest that fits: {needed}",
+        f"raise the global batch to {needed} sequences, or set spec.scale.minNodes to {reach}",
+    )
+
+
 def parts(bill: MemoryBill) -> str:
-    """The three largest parts, largest first."""
+    """All that is there, as a sum, the largest first."""
     names = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved", "snapshots")
     sizes = sorted(((getattr(bill, name), name) for name in names), reverse=True)
-    return ", ".join(f"{name} {human_bytes(size)}" for size, name in sizes[:3])
+    return " + ".join(f"{name} {human_bytes(size)}" for size, name in sizes if size)
 
 
 def _more_memory(node: NodeShape, best: Candidate) -> str:
@@ -103,6 +130,8 @@ def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory
         training.global_batch_sequences * max(rules.dividing_tensors(model, training)) * model.layers,
     )
     least = inventory.max_nodes + 1 if training.engine == zero.DEEPSPEED else 1
+    if least == 1 and not _ever_fits(model, training, inventory.node, limit):
+        return ""
     for candidate in candidates(model, training, inventory.node, max_units=limit, min_units=least):
         if candidate.units > inventory.max_nodes and candidate.fits:
             both = "minNodes and maxNodes" if candidate.cut.zero else "maxNodes"
@@ -110,15 +139,44 @@ def _more_nodes(model: ModelShape, training: TrainingShape, inventory: Inventory
     return ""
 
 
+def _ever_fits(model: ModelShape, training: TrainingShape, node: NodeShape, limit: int) -> bool:
+    """Whether any cut fits when its state is shared by as many nodes as can be: more shards never need more."""
+    for tensor, pipeline in pairs(model, training, node.processes):
+        units = 1 << (limit.bit_length() - 1)
+        while units:
+            cut = rules.cut_of(training, node.processes, units, tensor=tensor, pipeline=pipeline)
+            found = weigh(model, training, node, cut, units) if cut else None
+            if found is not None:
+                if found.fits:
+                    return True
+                break
+            units //= 2
+    return False
+
+
 def _other_accelerators(node: NodeShape, best: Candidate) -> str:
     if node.device == "cpu":
         return ""
     bigger = []
-    for entry in catalogue.ACCELERATORS:
-        memory = int(entry.memory_gib * catalogue.GIB) * node.processes
+    for entry in GPUS:
+        memory = int(entry.memory_gib * GIB) * node.processes
         if entry.resource == node.device and fits(best.bill, replace(node, memory_bytes=memory)):
             bigger.append(entry)
     return f"accelerators such as {min(bigger, key=lambda entry: entry.memory_gib).name}" if bigger else ""
+
+
+def _computed_twice(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:
+    """Where the run asked for less of it: the least with which something fits."""
+    most = inventory.max_nodes
+    least = most if training.engine == zero.DEEPSPEED else 1
+    for mode in ("Selective", "Full")[
+        ("None", "Selective", "Full").index(training.activation_checkpointing) :
+    ]:
+        asked = replace(training, activation_checkpointing=mode)
+        found = candidates(model, asked, inventory.node, max_units=most, min_units=least)
+        if any(candidate.fits for candidate in found):
+            return f"parallelism.activationCheckpointing {mode}"
+    return ""
 
 
 def _shorter_sequence(model: ModelShape, training: TrainingShape, inventory: Inventory) -> str:

@@ -24,6 +24,7 @@ class Candidate:
     units: int
     bill: MemoryBill  # the least that it can do with
     fits: bool
+    micro_batch: int  # of the bill
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,9 @@ def candidates(
             yield from (candidate for candidate in weighed if candidate is not None)
         return
     processes = node.processes
-    tensors = _allowed(
-        "tensor", rules.tensor_degrees(model, training, processes // training.context), training
-    )
-    pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
-    pairs = [(t, p) for t in tensors for p in pipelines]
+    degrees = pairs(model, training, processes)
     for units in range(1, max_units + 1):
-        for tensor, pipeline in sorted(pairs, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
+        for tensor, pipeline in sorted(degrees, key=lambda tp: (max(units, tp[1]), tp[0] * tp[1], tp[1])):
             cut = rules.cut_of(training, processes, units, tensor=tensor, pipeline=pipeline)
             if cut is None:
                 continue
@@ -68,33 +65,41 @@ def candidates(
                 yield candidate
 
 
+def pairs(model: ModelShape, training: TrainingShape, processes: int) -> list[tuple[int, int]]:
+    """(tensor, pipeline) that the model and a node of `processes` allow, and that no pin forbids."""
+    tensors = _allowed(
+        "tensor", rules.tensor_degrees(model, training, processes // training.context), training
+    )
+    pipelines = _allowed("pipeline", rules.pipeline_degrees(model, training), training)
+    return [(tensor, pipeline) for tensor in tensors for pipeline in pipelines]
+
+
 def weigh(
     model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut, units: int
 ) -> Candidate | None:
     """The cheapest way to run one copy, or None when the batch is too small for it.
 
     One sequence a micro-batch needs the least for activations; the whole share in one micro-batch saves the
-    gradients that pile up in between.
+    gradients that pile up in between. Any micro-batch in between needs more than the first.
     """
-    bills = []
+    bills: list[tuple[MemoryBill, int]] = []
     for size in {1, -(-training.global_batch_sequences // cut.shard)}:
         found = split(training, cut, 1, micro_batch=size)
         if found is not None:
-            bills.append(
-                memory_bill(
-                    model,
-                    training,
-                    node,
-                    cut,
-                    replicate=1 if cut.zero else 2,  # the most that any size of the path needs
-                    micro_batch=size,
-                    accumulation=found.accumulation,
-                )
+            bill = memory_bill(
+                model,
+                training,
+                node,
+                cut,
+                replicate=1 if cut.zero else 2,  # the most that any size of the path needs
+                micro_batch=size,
+                accumulation=found.accumulation,
             )
+            bills.append((bill, size))
     if not bills:
         return None
-    bill = min(bills, key=lambda one: one.total)
-    return Candidate(cut, units, bill, fits(bill, node))
+    bill, size = min(bills, key=lambda one: (one[0].total, one[1]))
+    return Candidate(cut, units, bill, fits(bill, node), size)
 
 
 def split(training: TrainingShape, cut: Cut, replicate: int, *, micro_batch: int) -> Split | None:

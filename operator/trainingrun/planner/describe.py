@@ -42,6 +42,8 @@ def describe_rung(planned: PlannedRung) -> dict[str, Any]:
         "paddingSequences": rung.padding_sequences,
         "paddingPermille": round(1000 * planned.padding),
         "stateCopies": rung.state_copies,
+        "joinBytes": planned.join_bytes,
+        "joinSeconds": planned.join_seconds,
         "buddies": rung.buddies,
         "memory": describe_bill(planned.memory),
         "availableBytes": planned.available_bytes,

@@ -10,15 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingrun.api.quantity import accelerator, parse_bytes, parse_quantity
-from trainingrun.planner import catalogue
 from trainingrun.planner.errors import PlanInputError
+from trainingrun.planner.hardware import gpus
+from trainingrun.planner.hardware.cpu import CPU
+from trainingrun.planner.hardware.labels import refuse_name
+from trainingrun.planner.hardware.naming import nearest_of
 from trainingrun.planner.types import Inventory, ModelShape, NodeShape, TrainingShape
 from trainingrun.protocol import families
 from trainingrun.protocol.families import FAMILIES
 
-AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages
+MATMUL_SHARE = 0.6  # of the data sheet's rate, at the shapes of training
+LINK_SHARE = 0.8  # of a link's rate, in a ring: 360 of 450 GB/s measured on H200 with 8 accelerators
+CONTEXT_BYTES = int(1.5 * gpus.GIB)  # driver, libraries, communicators: 1.3-1.6 GiB measured on V100 and A100
+
+AUTO_SCHEDULE = "1F1B"  # the least memory, and the fewest messages; accelerators may do better
 
 PARAMETER_BYTES = {"BF16": 4, "FP16": 4, "FP32": 4, "FP64": 8}
+MOST_SEQUENCES = 1 << 24  # of a global batch
 COMPUTE_BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
 
 
@@ -67,7 +75,14 @@ def model_shape(spec: Mapping[str, Any]) -> ModelShape:
         feed_forward_bias=bool(config.get("mlp_bias")) or gpt2,
         norm_bias=gpt2,
         head_norms=config["model_type"] == "qwen3",
+        attention_dropout=_drops(config, "attn_pdrop" if gpt2 else "attention_dropout", gpt2),
+        hidden_dropout=gpt2 and _drops(config, "resid_pdrop", gpt2),
     )
+
+
+def _drops(config: Mapping[str, Any], name: str, unless_said: bool) -> bool:
+    """transformers' GPT-2 drops a tenth unless it is told not to."""
+    return bool(config.get(name, unless_said))
 
 
 def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
@@ -91,6 +106,13 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
             "flash-attn computes on accelerators, and this version of the trainer on CPUs",
             "use Auto or Sdpa, torch's own fused attention",
         )
+    if sequences > MOST_SEQUENCES:
+        raise PlanInputError(
+            "spec.training.globalBatch",
+            sequences,
+            f"a global batch of {sequences} sequences is more than {MOST_SEQUENCES}",
+            f"use at most {MOST_SEQUENCES * length} tokens",
+        )
     return TrainingShape(
         sequence_length=length,
         global_batch_sequences=sequences,
@@ -103,6 +125,7 @@ def training_shape(spec: Mapping[str, Any]) -> TrainingShape:
         activation_checkpointing=parallelism.get("activationCheckpointing") or "None",
         pinned=_pinned(spec),
         schedule=AUTO_SCHEDULE if asked in (None, "Auto") else asked,
+        any_schedule=asked in (None, "Auto"),
         sequence_parallel=bool(parallelism.get("sequenceParallel")),
         engine=parallelism.get("engine") or "Native",
         zero_stage=block.get("zeroStage"),
@@ -165,24 +188,23 @@ def node_shape(spec: Mapping[str, Any], *, accelerator_name: str | None = None) 
 
 def cpu_node(processes: int, cores: float, memory_bytes: int, precision: str = "FP32") -> NodeShape:
     """A node that trains on its cores, which its processes share evenly."""
-    cpu = catalogue.CPU
-    rate = cpu.fp64_flops_per_core if precision == "FP64" else cpu.fp32_flops_per_core
+    rate = CPU.fp64_flops_per_core if precision == "FP64" else CPU.fp32_flops_per_core
     return NodeShape(
         processes=processes,
         memory_bytes=memory_bytes,
         cores=cores,
         device="cpu",
         flops_per_second=rate * cores / processes,
-        link_bytes_per_second=cpu.link_bytes_per_second,
-        local_link_bytes_per_second=cpu.local_link_bytes_per_second,
-        reserved_bytes_per_process=cpu.process_bytes + cpu.node_bytes // processes,
-        memory_bytes_per_second=cpu.memory_bytes_per_second,
+        link_bytes_per_second=CPU.link_bytes_per_second,
+        local_link_bytes_per_second=CPU.local_link_bytes_per_second,
+        reserved_bytes_per_process=CPU.process_bytes + CPU.node_bytes // processes,
+        memory_bytes_per_second=CPU.memory_bytes_per_second,
         name="cpu",
     )
 
 
 def accelerator_node(
-    entry: catalogue.Accelerator, count: int, *, cores: float, host_memory_bytes: int, precision: str = "FP32"
+    entry: gpus.Gpu, count: int, *, cores: float, host_memory_bytes: int, precision: str = "FP32"
 ) -> NodeShape:
     """A node of `count` accelerators, one process for each. `host_memory_bytes` 0: not stated, not
     checked.
@@ -191,28 +213,28 @@ def accelerator_node(
     rate = rates.get(precision, entry.bf16_flops)
     return NodeShape(
         processes=count,
-        memory_bytes=int(entry.memory_gib * catalogue.GIB) * count,
+        memory_bytes=int(entry.memory_gib * gpus.GIB) * count,
         cores=cores,
         device=entry.resource,
-        flops_per_second=rate * catalogue.MATMUL_SHARE,
-        link_bytes_per_second=entry.link_bytes_per_second * count * catalogue.LINK_SHARE,
-        local_link_bytes_per_second=entry.local_link_bytes_per_second * catalogue.LINK_SHARE,
-        reserved_bytes_per_process=catalogue.CONTEXT_BYTES,
+        flops_per_second=rate * MATMUL_SHARE,
+        link_bytes_per_second=entry.link_bytes_per_second * count * LINK_SHARE,
+        local_link_bytes_per_second=entry.local_link_bytes_per_second * LINK_SHARE,
+        reserved_bytes_per_process=CONTEXT_BYTES,
         host_memory_bytes=host_memory_bytes,
         memory_bytes_per_second=entry.memory_bytes_per_second,
         name=entry.name,
     )
 
 
-def _accelerator(resource: str, count: int, name: str | None) -> catalogue.Accelerator:
+def _accelerator(resource: str, count: int, name: str | None) -> gpus.Gpu:
     path = f"spec.resources.perNode[{resource}]"
-    known = catalogue.named(resource)
+    known = gpus.named(resource)
     if not known:
         raise PlanInputError(
             path,
             count,
             f"{resource} is not an accelerator that the planner knows",
-            f"use one of: {', '.join(catalogue.resources())}",
+            f"use one of: {', '.join(gpus.resources())}",
         )
     if name is None:
         raise PlanInputError(
@@ -221,12 +243,14 @@ def _accelerator(resource: str, count: int, name: str | None) -> catalogue.Accel
             f"{resource} does not say which accelerator the nodes have, and there is no cluster to ask",
             f"name it with --accelerator, one of: {', '.join(known)}",
         )
-    entry = catalogue.find(name)
+    refuse_name(name, path)
+    entry = gpus.find(name)
     if entry is None or entry.resource != resource:
         raise PlanInputError(
             path,
             name,
-            f"{name} is not an accelerator that the planner knows as {resource}",
+            f"{name} is not an accelerator that the planner knows as {resource}; "
+            f"nearest: {', '.join(nearest_of(name, known))}",
             f"use one of: {', '.join(known)}",
         )
     return entry

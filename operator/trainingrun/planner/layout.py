@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
+from trainingrun.planner.cost.inflight import layers_in_flight
+from trainingrun.planner.cost.types import Layout
 from trainingrun.protocol.records import STAGES_PER_RANK
 
 
@@ -64,17 +67,21 @@ class Cut:
     def in_flight(self, rank: int) -> float:
         """Micro-batches whose activations a pipeline rank keeps at most, in units of all of its layers.
 
-        1F1B: as many as there are ranks from here on. Interleaved1F1B, with half of the layers in each turn: those of
-        the first turn and twice the ranks behind. ZBV: the same on each rank.
+        As `cost.inflight` has it, with at least as many micro-batches as there are ranks.
         """
-        if self.schedule == "Interleaved1F1B":
-            return (self.pipeline + 2 * (self.pipeline - 1 - rank) + 1) / 2
-        return self.pipeline if self.schedule == "ZBV" else self.pipeline - rank
+        return _in_flight(self.pipeline, self.schedule, rank)
 
     def copies_on(self, nodes: int, processes: int) -> int:
         """Replicas that `nodes` x `processes` hold; 0 when it does not divide."""
         whole, rest = divmod(nodes * processes, self.processes)
         return 0 if rest else whole
+
+
+@lru_cache(maxsize=4096)
+def _in_flight(pipeline: int, schedule: str, rank: int) -> float:
+    stages = STAGES_PER_RANK[schedule]
+    layout = Layout(pipeline=pipeline, schedule=schedule, virtual=stages, accumulation=2 * pipeline * stages)
+    return layers_in_flight(layout, stages, rank) / stages
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,33 @@
-"""Predicted peak memory of one process, by part, on the fullest rank. Pure arithmetic on shapes.
+"""Predicted peak memory of one process of our own trainer, by part, on the fullest rank. Pure arithmetic on shapes.
 
-The activation terms count what autograd keeps of transformers' Llama layer with PyTorch's fused attention
-under a document mask; they were found by adding up the saved tensors of that layer and hold to within 1 %.
-Per token and layer, in elements (h hidden, a heads of size d, f feed-forward, s sequence, t tensor):
+Parameters (`models.counts`), what a layer keeps (`cost.activations`) and what is in flight (`cost.inflight`) are the
+cost model's; what our trainer holds on top, and when, is counted in `planner.moments`. Per token and layer a Llama
+keeps, in elements (h hidden, a heads of size d, f feed-forward, s sequence, t tensor):
 
     4 h  +  4 a d / t  +  4 f / t  +  a / t  +  s  +  2
 
-four for the two norms (normalised, scaled; six in half precision, with their inputs), four for queries, keys and
-values (repeated to all heads under a mask) and the attention's output, four for gate, up, their product and the
+four for the two norms (normalised, scaled; eight in half precision, with their inputs in full), four for queries, keys
+and values (repeated to all heads under a mask) and the attention's output, four for gate, up, their product and the
 activation, the log-sum-exp, the mask as numbers, and the norms' scales; over short sequences the weights of all pairs
-of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank, unless sequence parallelism divides
-them (4 h / t). The fullest moment is either the loss, with its copies of the logits,
-or the backward pass of the last layer, which works with (3 h + 4 f / t) elements a token more.
+of tokens, s a / t (`kept_weights`). Hidden states are whole on each tensor rank; sequence parallelism divides what
+norms keep inside, not what they hand on (2 h + 2 h / t).
 How many micro-batches a pipeline rank holds is `Cut.in_flight`.
-
-Against the peak of real ranks (hidden 512, 4 layers, vocabulary 8192, several micro-batches; no parallelism,
-shard 2, tensor 2, pipeline 2) the sum was 2.6 % low to 3.9 % high; with a single micro-batch and shard 2 it
-was 9 % high.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainingrun.planner import zero
 from trainingrun.planner.layout import Cut
-from trainingrun.planner.optimizer_state import state_bytes, update_elements
-from trainingrun.planner.parameters import StageParameters, stage_parameters, vocabulary_parameters
+from trainingrun.planner.moments import Rank, fullest
+from trainingrun.planner.optimizer_state import state_bytes
+from trainingrun.planner.parameters import stage_parameters
 from trainingrun.planner.types import MemoryBill, ModelShape, NodeShape, TrainingShape
-from trainingrun.protocol.attention import LONGEST_KEPT
 
 STATE_BUFFERS = 3  # two snapshots, one of them being written, and the copy that a checkpoint is written from
 BUDDY_BUFFERS = 2  # of another node's snapshots: the newest complete one, and the one that arrives
-EAGER_COPIES = 3  # of the weights of all pairs of tokens: before and after dropout, and its mask
-LOGIT_COPIES = 4  # logits, their log-softmax, and the gradients of both, where these are not one
 MARGIN_PERCENT = 4
-BUCKET_ELEMENTS = 8 << 20  # of gradients that replicas add up at once: 32 MiB in FP32
 ACCELERATOR_MARGIN_BYTES = 1 << 30  # fragmentation of the caching allocator
 
 
@@ -51,9 +43,13 @@ def margin_bytes(node: NodeShape) -> int:
 
 
 def fits(bill: MemoryBill, node: NodeShape) -> bool:
-    device = bill.total + margin_bytes(node) <= available_bytes(node)
     host = not node.host_memory_bytes or bill.host * node.processes <= host_available_bytes(node)
-    return device and host
+    return fits_device(bill, node) and host
+
+
+def fits_device(bill: MemoryBill, node: NodeShape) -> bool:
+    """Whatever its host has room for."""
+    return bill.total + margin_bytes(node) <= available_bytes(node)
 
 
 def host_available_bytes(node: NodeShape) -> int:
@@ -61,34 +57,9 @@ def host_available_bytes(node: NodeShape) -> int:
     return node.host_memory_bytes - node.processes * (2 << 30)
 
 
-def layer_activation_elements(model: ModelShape, training: TrainingShape, tensor: int) -> int:
-    """Elements that one layer keeps for its backward pass, per token."""
-    heads = model.attention_heads // tensor
-    return (
-        2 * _norm_copies(training) * model.hidden_size // (tensor if training.sequence_parallel else 1)
-        + 4 * heads * model.head_dim
-        + 4 * model.intermediate_size // tensor
-        + heads
-        + training.sequence_length
-        + 2
-        + 2 * (training.context - 1) * heads * model.head_dim  # keys and values of the other ranks' tokens
-        + (EAGER_COPIES * heads * training.sequence_length if training.eager else 0)
-        + (heads * training.sequence_length if kept_weights(training) else 0)
-    )
-
-
-def _norm_copies(training: TrainingShape) -> int:
-    """Hidden states that a norm keeps: transformers' own, which half precision has, keep their input too."""
-    return 3 if training.mixed else 2
-
-
-def kept_weights(training: TrainingShape) -> bool:
-    """Whether the trainer's attention keeps the weights of all pairs of tokens, as it may on a CPU."""
-    return (
-        not (training.eager or training.mixed)
-        and training.context == 1
-        and training.sequence_length <= LONGEST_KEPT
-    )
+def state_bytes_of_node(bill: MemoryBill, node: NodeShape, cut: Cut) -> int:
+    """Weights and optimizer as a snapshot has them; 0 with ZeRO, whose parts only the same world can load."""
+    return 0 if cut.zero else node.processes * max(bill.snapshots, bill.host) // STATE_BUFFERS
 
 
 def memory_bill(
@@ -155,22 +126,18 @@ def stage_bill(
 ) -> MemoryBill:
     """The bill of a rank of this pipeline stage, in bytes."""
     size, small = training.parameter_bytes, training.activation_bytes
+    on_host = node.device != "cpu"
     parameters = stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank)
     own = -(-parameters.total // cut.shard)
     tokens = micro_batch * training.sequence_length // cut.context
-    moments = [_backward(model, training, cut, stage, parameters, tokens)]
-    if stage == cut.head_rank:
-        moments.append(_loss(model, training, cut, stage, parameters, tokens))
-    if replicate * cut.context > 1:
-        moments.append(_replicas(training, parameters, cut))
-    moments.append(_Moment(0, 0, size * update_elements(model, training, parameters)))
-    peak = max(moments, key=lambda moment: moment.total)
-    held = _held(training, parameters, model, cut, accumulation=accumulation, tokens=tokens)
+    if model.attention_dropout and not on_host:  # only accelerators drop in a fused kernel
+        training = replace(training, eager=True)
+    rank = Rank(model, training, cut, stage, parameters, tokens, accumulation)
+    peak = fullest(rank, replicas=replicate * cut.context > 1)
     state = state_bytes(model, training, parameters, cut) + (size * own if training.averaged else 0)
     # Sharded weights are gathered in half precision; others have a copy in it beside the master.
     copies = small * own if training.mixed and cut.shard == 1 else 0
     snapshots = STATE_BUFFERS * (size * own + state)
-    on_host = node.device != "cpu"
     if cut.zero:
         zeroed = zero.bytes_of(training, parameters, cut, host=on_host)
         return MemoryBill(
@@ -190,122 +157,8 @@ def stage_bill(
         optimizer=state,
         activations=peak.activations,
         logits=peak.logits,
-        buffers=held + peak.buffers,
+        buffers=peak.buffers,
         reserved=node.reserved_bytes_per_process,
         snapshots=0 if on_host else snapshots,
         host=snapshots if on_host else 0,
     )
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """Bytes that are held at one moment of the step, beyond what is held all through."""
-
-    activations: int
-    logits: int
-    buffers: int
-
-    @property
-    def total(self) -> int:
-        return self.activations + self.logits + self.buffers
-
-
-def _gathers(cut: Cut) -> bool:
-    """Layers, for each pass through them. ZeRO 3 does it by itself, and is counted there."""
-    return cut.shard > 1 and cut.pipeline == 1 and not cut.zero
-
-
-def _kept(
-    model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
-) -> int:
-    """Bytes of the activations of the micro-batches in flight, the last norm's included. A layer that is computed again
-    keeps its input only.
-    """
-    short = sum(_computed_again(training, layer) for layer in range(parameters.layers))
-    layers = (parameters.layers - short) * layer_activation_elements(model, training, cut.tensor)
-    kept = cut.in_flight(stage) * (layers + short * model.hidden_size)
-    last = _norm_copies(training) * model.hidden_size if stage == cut.head_rank else 0
-    elements = tokens * (kept + last)
-    return int(training.activation_bytes * elements)
-
-
-def _computed_again(training: TrainingShape, layer: int) -> bool:
-    """As `trainer.recompute` has it, for the layers of a stage."""
-    mode = training.activation_checkpointing
-    return mode == "Full" or (mode == "Selective" and layer % 2 == 0)
-
-
-def _loss(
-    model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
-) -> _Moment:
-    """Between forward and backward: all copies of the logits, and the head's gradient before it is added."""
-    return _Moment(
-        activations=_kept(model, training, cut, stage, parameters, tokens),
-        logits=_logit_bytes(training, cut) * tokens * -(-model.vocabulary_size // cut.tensor),
-        buffers=training.activation_bytes * vocabulary_parameters(model, cut.tensor),
-    )
-
-
-def _logit_bytes(training: TrainingShape, cut: Cut) -> int:
-    """Of one logit at the loss, which is computed in FP32 at least: in half precision the logits themselves, and
-    their gradient, are there beside it. One that is looked at once and is not cut gives its memory to its gradient.
-    """
-    extra = 2 * training.activation_bytes if training.mixed else 0
-    copies = LOGIT_COPIES if cut.tensor > 1 or training.z_loss or training.engine != "Native" else 1
-    second = 1 if cut.tensor > 1 and training.z_loss else 0
-    return (copies + second) * training.parameter_bytes + extra
-
-
-def _backward(
-    model: ModelShape, training: TrainingShape, cut: Cut, stage: int, parameters: StageParameters, tokens: int
-) -> _Moment:
-    """In the backward pass of the last layer: what it works with, the logits themselves, the gradient of a
-    matrix before it is added, and, sharded, two gathered layers (one computes while the next arrives).
-    """
-    last = stage == cut.head_rank
-    working = 3 * model.hidden_size + 4 * model.intermediate_size // cut.tensor
-    if _computed_again(training, parameters.layers - 1):
-        working += layer_activation_elements(model, training, cut.tensor)
-    gathered = min(2, parameters.layers) * parameters.layer if _gathers(cut) else 0
-    small = training.activation_bytes
-    return _Moment(
-        activations=_kept(model, training, cut, stage, parameters, tokens) + small * tokens * working,
-        logits=small * tokens * -(-model.vocabulary_size // cut.tensor) if last else 0,
-        buffers=small * (gathered + model.hidden_size * model.intermediate_size // cut.tensor),
-    )
-
-
-def _held(
-    training: TrainingShape,
-    parameters: StageParameters,
-    model: ModelShape,
-    cut: Cut,
-    *,
-    accumulation: int,
-    tokens: int,
-) -> int:
-    """What communication holds through the backward pass, in bytes.
-
-    Sharded: the gathered root block, or in a pipeline the whole gathered stage. Data ranks talk once a step,
-    so with several micro-batches the gradients of the whole stage pile up before they are scattered; with
-    one, only the larger of a layer and the root. Stages also hold a hidden state that comes and one that
-    leaves.
-    """
-    largest = max(parameters.layer, parameters.root)
-    own = -(-parameters.total // cut.shard)
-    size, small = training.parameter_bytes, training.activation_bytes
-    held = 0
-    if cut.shard > 1:
-        piled = parameters.total - own
-        held += size * (min(largest, piled) if accumulation == 1 else piled)
-        held += small * (parameters.total if cut.pipeline > 1 else parameters.root)
-    in_transit = 2 * tokens * model.hidden_size if cut.pipeline > 1 else 0
-    return held + small * in_transit
-
-
-def _replicas(training: TrainingShape, parameters: StageParameters, cut: Cut) -> _Moment:
-    """After the backward pass: replicas add up one bucket of gradients after the other; activations are gone."""
-    largest = max(parameters.layer, parameters.root)
-    own = -(-parameters.total // cut.shard)
-    bucket = min(own, BUCKET_ELEMENTS + -(-largest // cut.shard))
-    return _Moment(0, 0, training.parameter_bytes * bucket)

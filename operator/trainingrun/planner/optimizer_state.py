@@ -21,6 +21,7 @@ NEWTON_SCHULZ_STEPS = 5
 _HELD_BY_MUON = 4  # whole matrix, Gram matrix, its square, and the product
 _HELD_BY_ADAFACTOR = 3  # whole gradient, its estimate, and the squares
 _HELD_IN_EIGHT_BITS = 8 << 18  # wide moments, look-ups and results of the elements that are worked on at once
+_TABLE_BYTES = 2 * (2 << 20)  # the code of each number, of 21 bits, with and without a sign
 _PASSES = 7  # over memory: AdamW reads weight, gradient and two moments, and writes weight and moments
 _PASSES_IN_EIGHT_BITS = 25  # what it takes to widen and round: measured, on CPUs
 
@@ -95,6 +96,11 @@ def update_elements(model: ModelShape, training: TrainingShape, parameters: Stag
         vocabulary = model.vocabulary_size * model.hidden_size if parameters.root > model.hidden_size else 0
         return _HELD_BY_ADAFACTOR * max(largest, vocabulary)
     return 0
+
+
+def table_bytes(training: TrainingShape) -> int:
+    """What the optimizer looks numbers up in, whatever the model."""
+    return _TABLE_BYTES if training.optimizer == eight_bits.NAME else 0
 
 
 def update_passes(training: TrainingShape) -> int:

@@ -1,5 +1,5 @@
-"""How many parameters a decoder has, whole and on one rank. Exact; called by the memory and time
-models.
+"""How many parameters a decoder has, whole and on one rank: the counts of `models.counts` as whole numbers, for the
+pipeline ranks of our own trainer. Exact; called by the memory and time models, for each candidate, so all is kept.
 
 Tensor parallelism cuts the projections and the two vocabulary matrices, and leaves norms, learned positions and the
 biases of what is summed whole on each rank. A rank's root block is what is not in a layer: embedding, last norm,
@@ -9,11 +9,13 @@ head; an embedding that is tied to the head of another stage is there twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from trainingrun.planner.models import counts, flops
 from trainingrun.planner.types import ModelShape
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StageParameters:
     """Parameters of one pipeline stage on one tensor rank, before sharding."""
 
@@ -29,8 +31,7 @@ class StageParameters:
 
 def projection_parameters(model: ModelShape) -> int:
     """Weights of one layer's matrix products: queries, keys, values, output, gate, up and down."""
-    heads = 2 * model.attention_heads + 2 * model.key_value_heads
-    return model.hidden_size * (heads * model.head_dim + (3 if model.gated else 2) * model.intermediate_size)
+    return round(flops.products(model).layers) // model.layers
 
 
 def matmul_parameters(model: ModelShape, layers: int, *, head: bool) -> int:
@@ -40,32 +41,21 @@ def matmul_parameters(model: ModelShape, layers: int, *, head: bool) -> int:
     return layers * projection_parameters(model) + (model.vocabulary_size * model.hidden_size if head else 0)
 
 
+@lru_cache(maxsize=1024)
 def layer_parameters(model: ModelShape, tensor: int = 1) -> int:
-    return projection_parameters(model) // tensor + _vectors(model, tensor)
-
-
-def _vectors(model: ModelShape, tensor: int) -> int:
-    """Norms and biases of one layer."""
-    hidden = model.hidden_size
-    count = 2 * norm_parameters(model) + (2 * model.head_dim if model.head_norms else 0)
-    if model.query_bias:
-        count += (model.attention_heads + 2 * model.key_value_heads) * model.head_dim // tensor
-    if model.output_bias:
-        count += hidden
-    if model.feed_forward_bias:
-        count += (2 if model.gated else 1) * model.intermediate_size // tensor + hidden
-    return count
+    return round(counts.stack(model, 0, 1, tensor).total)
 
 
 def norm_parameters(model: ModelShape) -> int:
-    return (2 if model.norm_bias else 1) * model.hidden_size
+    return counts.norm_parameters(model)
 
 
 def vocabulary_parameters(model: ModelShape, tensor: int = 1) -> int:
     """Rows of the embedding (or of the head) on the fullest tensor rank."""
-    return -(-model.vocabulary_size // tensor) * model.hidden_size
+    return counts.vocabulary_rows(model, tensor) * model.hidden_size
 
 
+@lru_cache(maxsize=8192)
 def stage_parameters(
     model: ModelShape, pipeline: int, stage: int, tensor: int, *, head: int | None = None
 ) -> StageParameters:
@@ -73,13 +63,10 @@ def stage_parameters(
     divide (see `planner.rules`).
     """
     first, last = stage == 0, stage == (pipeline - 1 if head is None else head)
-    root = own_head = 0
-    if first:
-        root += vocabulary_parameters(model, tensor)
-        root += 0 if model.rotary else model.max_position_embeddings * model.hidden_size
+    root = counts.embedding(model, tensor) if first else 0
+    own_head = 0
     if last:
-        root += norm_parameters(model)
-        root += 0 if model.tied_embeddings and pipeline == 1 else vocabulary_parameters(model, tensor)
+        root += counts.final(model, tensor, tied=model.tied_embeddings and pipeline == 1)
         own_head = 0 if model.tied_embeddings else vocabulary_parameters(model, tensor)
     layer = layer_parameters(model, tensor)
     return StageParameters(layers=model.layers // pipeline, layer=layer, root=root, head=own_head)
@@ -87,4 +74,4 @@ def stage_parameters(
 
 def count_parameters(model: ModelShape) -> int:
     """Trainable parameters of the whole model; a tied head counts once."""
-    return stage_parameters(model, pipeline=1, stage=0, tensor=1).total
+    return counts.count_parameters(model)

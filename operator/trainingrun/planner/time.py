@@ -1,37 +1,40 @@
-"""Predicted time of a step: a first, honest model that says where the time goes. Pure arithmetic; no clock.
+"""Predicted time of a step of our own trainer: `planner.cost` for one copy, and what copies and shards send.
 
-FLOPs of the model per step (each matrix product once forward, twice backward; nothing is recomputed):
+    compute, bubble, starting   `cost.time.step_time` of one data rank of one copy
+    stages                      a hidden state each way for each stage and micro-batch
+    shards                      weights gathered for forward and backward of each micro-batch (once a step in a
+                                pipeline, whose stages stay gathered), gradients scattered once a step
+    replicas, context ranks     one all-reduce of the gradients of a shard
+    optimizer                   its passes over memory, and Muon's products
 
-    3 x tokens x (2 x matmul parameters + 4 x sequence x heads x head size x layers)
-
-The attention term counts the whole square, as the papers do. Collectives take the time of a ring: an
-all-reduce of n bytes over g ranks moves 2 (g-1)/g n through each, a gather or a scatter half of that; groups
-that share a node's link share its speed. Nothing overlaps on CPUs; on accelerators most of the sharding
-traffic hides behind compute.
+Who is whose neighbour follows from the order of ranks (`planner.layout`): tensor, context, shard, pipeline, replicate.
+Links, collectives, bubbles and coefficients are the cost model's. Pure arithmetic; no clock.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from trainingrun.planner import catalogue, zero
-from trainingrun.planner.layout import Cut, Group, group
+from trainingrun.planner import zero
+from trainingrun.planner.cost.collectives import all_reduce, gather, group_link, transfer
+from trainingrun.planner.cost.pipeline import idle_share
+from trainingrun.planner.cost.rates import CPU, rates
+from trainingrun.planner.cost.time import step_time
+from trainingrun.planner.cost.types import Machine, Recompute, Step, Workload
+from trainingrun.planner.costing import coefficients, machine_of, workload_of
+from trainingrun.planner.layout import Cut
+from trainingrun.planner.models import flops
 from trainingrun.planner.optimizer_state import update_flops, update_passes
-from trainingrun.planner.parameters import matmul_parameters, stage_parameters
+from trainingrun.planner.parameters import StageParameters, matmul_parameters, stage_parameters
 from trainingrun.planner.types import ModelShape, NodeShape, TrainingShape
 
-HIDDEN_SHARE = 0.6  # of the compute time, in which accelerators hide gathers and scatters
-LOCAL_HOP_SECONDS = 20e-6
-CROSS_HOP_SECONDS = 50e-6
-# Starting the operations of one layer, forward and backward: paid per micro-batch, whatever its size. On a CPU it comes
-# on top of the work (about 150 operations of 10 us; 1.7 ms measured); an accelerator works meanwhile.
-CPU_LAYER_SECONDS = 1.5e-3
-ACCELERATOR_LAYER_SECONDS = 2e-4
-RECOMPUTED_SHARE = {"Selective": 0.5, "Full": 1.0}  # of a forward pass, that the backward pass does once more
+_ADAMW_PASSES = 7  # what the cost model's update is about
+_UPDATE_BYTES = 14.0  # of a parameter, beside two moments read and written: master, gradient and weight
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of one step by part. `flops` counts the sequences that weigh, not the padding."""
 
@@ -39,27 +42,19 @@ class StepTime:
     bubble_seconds: float
     communication: float  # exposed
     optimizer: float
-    bubble: float  # 1F1B: (p-1)/(m+p-1)
+    starting: float  # of operations and of batches, where computing does not hide it
+    bubble: float  # share of the step that a rank waits for others: 1F1B (p-1)/(m+p-1)
     flops: float
 
     @property
     def total(self) -> float:
-        return self.compute + self.bubble_seconds + self.communication + self.optimizer
+        return self.compute + self.bubble_seconds + self.communication + self.optimizer + self.starting
 
 
 def model_flops(model: ModelShape, training: TrainingShape, sequences: int) -> float:
-    """FLOPs of forward and backward over `sequences` sequences."""
-    return (
-        3.0
-        * sequences
-        * training.sequence_length
-        * _flops_per_token(model, training, model.layers, head=True)
-    )
-
-
-def _flops_per_token(model: ModelShape, training: TrainingShape, layers: int, *, head: bool) -> float:
-    attention = 4 * training.sequence_length * model.attention_heads * model.head_dim * layers
-    return 2.0 * matmul_parameters(model, layers, head=head) + attention
+    """FLOPs of forward and backward over `sequences` sequences; attention counts the whole square."""
+    each = flops.flops_per_token(model, training.sequence_length, attention="whole")
+    return float(sequences * training.sequence_length * each)
 
 
 def predict(
@@ -72,137 +67,157 @@ def predict(
     micro_batch: int,
     accumulation: int,
 ) -> StepTime:
-    """The step time of `replicate` copies of this cut. The slowest stage sets the pace; it is the last, with
-    the head.
-    """
-    size = training.activation_bytes
-    tokens = micro_batch * training.sequence_length // cut.context
-    layers = model.layers // cut.pipeline
-    hidden = size * tokens * model.hidden_size
-
-    per_token = _flops_per_token(model, training, layers, head=True)
-    passes = 3.0 + RECOMPUTED_SHARE.get(training.activation_checkpointing, 0.0)
-    compute = passes * tokens * per_token / cut.tensor / _flops_per_second(model, node)
-    if node.device == "cpu":
-        compute += layers * CPU_LAYER_SECONDS
-    else:
-        compute = max(compute, layers * ACCELERATOR_LAYER_SECONDS)
-
-    tensor_group = group(1, cut.tensor, node.processes)
-    # Two all-reduces forward and two backward in each layer; one more for the embedding and one for the head.
-    tensor_seconds = (4 * layers + 2) * _all_reduce(hidden, tensor_group, node)
-    transfer = 0.0
-    if cut.pipeline > 1:
-        stage_group = group(cut.block, cut.pipeline, node.processes)
-        transfer = 2 * (cut.stages // cut.pipeline) * _transfer(hidden, stage_group, node)
-    # Keys and values are gathered forward, and their gradients scattered backward, in each layer.
-    keys = 2 * size * tokens * cut.context * model.key_value_heads * model.head_dim / cut.tensor
-    context_seconds = 2 * layers * _ring(keys, group(cut.tensor, cut.context, node.processes), node)
-
-    idle = _idle_slots(cut)
-    slots = accumulation + idle
-    bubble = idle / slots
-    moving = (accumulation + cut.pipeline - 1) * (tensor_seconds + transfer + context_seconds)
-    moving += _data_parallel(model, training, node, cut, replicate, accumulation, compute)
-
-    own = max(
-        -(-stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank).total // cut.shard)
-        for stage in cut.ends
+    """The step time of `replicate` copies of this cut."""
+    machine = machine_of(node)
+    c = coefficients(machine)
+    work = workload_of(model, training, node, cut, micro_batch=micro_batch, accumulation=accumulation)
+    step, again = _steps(work, training)
+    compute = _mixed(step.compute, again.compute, training)
+    inside = _mixed(step.tensor + step.context, again.tensor + again.context, training)
+    moving = (
+        inside
+        + _between_stages(work, cut, c)
+        + _between_data_ranks(model, training, machine, cut, replicate, accumulation, compute, c)
     )
-    # Each further micro-batch adds its gradients, of all shards, to those before: two reads and a write.
-    adding = 3 * training.parameter_bytes * own * cut.shard / node.memory_bytes_per_second
+    idle = idle_share(cut.schedule, cut.pipeline, work.layout.virtual, accumulation)
     return StepTime(
-        compute=accumulation * compute + (accumulation - 1) * adding,
-        bubble_seconds=idle * compute,
+        compute=compute,
+        bubble_seconds=_mixed(step.bubble, again.bubble, training),
         communication=moving,
-        optimizer=update_passes(training) * training.parameter_bytes * own / node.memory_bytes_per_second
-        + update_flops(model, training, layers) / node.flops_per_second,
-        bubble=bubble,
+        optimizer=_update(model, training, machine, cut, c),
+        starting=_mixed(step.other, again.other, training),
+        bubble=idle / (1.0 + idle),
         flops=model_flops(model, training, training.global_batch_sequences),
     )
 
 
-def _data_parallel(
+def _steps(work: Workload, training: TrainingShape) -> tuple[Step, Step]:
+    """Without and with layers that are computed twice; the same one twice where only one counts."""
+    mode = training.activation_checkpointing
+    if mode not in ("Selective", "Full"):
+        step = step_time(work)
+        return step, step
+    full = step_time(replace(work, layout=replace(work.layout, recompute=Recompute.FULL)))
+    return (full if mode == "Full" else step_time(work)), full
+
+
+def _mixed(once: float, twice: float, training: TrainingShape) -> float:
+    """Every second layer is computed twice."""
+    return 0.5 * (once + twice) if training.activation_checkpointing == "Selective" else once
+
+
+def least_seconds(
     model: ModelShape,
     training: TrainingShape,
     node: NodeShape,
     cut: Cut,
+    *,
     replicate: int,
-    accumulation: int,
-    compute: float,
+    sequence_seconds: float,
 ) -> float:
-    """Exposed seconds of gathers and scatters over `shard`, and of the gradients' sum over `replicate`.
+    """No micro-batch makes a step of `replicate` copies of this cut faster than this.
 
-    Sharded weights are gathered for forward and backward of each micro-batch; a pipeline does that once a
-    step, since its stages stay gathered. Gradients are scattered, and replicas add up, once a step.
+    What a micro-batch takes grows with its sequences along a line, and begins above nothing: so all of them together
+    take at least `sequence_seconds` for each sequence of a data rank. Waiting and starting are left out; what shards
+    send hides at most in part, and is least with one micro-batch.
     """
+    machine = machine_of(node)
+    c = coefficients(machine)
+    share = -(-training.global_batch_sequences // (replicate * cut.shard))
+    sent = _between_data_ranks(model, training, machine, cut, replicate, 1, float("inf"), c)
+    return share * sequence_seconds + sent + _update(model, training, machine, cut, c)
+
+
+def sequence_seconds(model: ModelShape, training: TrainingShape, node: NodeShape, cut: Cut) -> float:
+    """Of computing and of sends inside layers, for one more sequence of a micro-batch. The shard does not matter."""
+    busy = []
+    for size in (1, 2):
+        work = workload_of(model, training, node, cut, micro_batch=size, accumulation=1)
+        step, again = _steps(work, training)
+        busy.append(_mixed(_busy(step), _busy(again), training))
+    return busy[1] - busy[0]
+
+
+def _busy(step: Step) -> float:
+    return step.compute + step.tensor + step.context
+
+
+@lru_cache(maxsize=4096)
+def _fullest(model: ModelShape, cut: Cut) -> StageParameters:
     stages = [
         stage_parameters(model, cut.pipeline, stage, cut.tensor, head=cut.head_rank) for stage in cut.ends
     ]
-    fullest = max(stages, key=lambda stage: stage.total)
-    if cut.zero:
-        volume, messages = zero.traffic(training, fullest, cut, accumulation)
-        moving = _ring(volume, group(1, cut.shard, node.processes), node, messages=messages)
-        return moving if node.device == "cpu" else max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
-    whole = training.parameter_bytes * fullest.total
-    shard_group = group(cut.context * cut.tensor, cut.shard, node.processes)
-    rings = 2 if cut.pipeline > 1 else 2 * accumulation + 1
-    gathered = training.activation_bytes * fullest.total
-    # Weights travel in the format of the computation, gradients in that of the weights.
-    volume = ((rings - 1) * gathered + whole) / rings
-    moving = rings * _ring(volume, shard_group, node, messages=fullest.layers + 1)
-    if node.device != "cpu":
-        moving = max(0.0, moving - HIDDEN_SHARE * accumulation * compute)
-    replicas = group(cut.processes, replicate, node.processes)
-    summed = _all_reduce(whole / cut.shard, replicas, node)
-    summed += _all_reduce(whole / cut.shard, group(cut.tensor, cut.context, node.processes), node)
-    return moving + summed
+    return max(stages, key=lambda stage: stage.total)
 
 
-def _flops_per_second(model: ModelShape, node: NodeShape) -> float:
-    """Small layers leave a core waiting for memory and for calls (measured; see `catalogue.Cpu`)."""
-    if node.device != "cpu":
-        return node.flops_per_second
-    hidden = model.hidden_size
-    return node.flops_per_second * hidden / (hidden + catalogue.CPU.half_rate_hidden)
-
-
-def _idle_slots(cut: Cut) -> float:
-    """How many micro-batches' time a rank waits. Interleaving halves it; ZBV fills most of the rest with the
-    gradients of weights, where these take a third of the work.
-    """
-    waits = cut.pipeline - 1
-    return {"1F1B": waits, "Interleaved1F1B": waits / 2, "ZBV": waits / 6}[cut.schedule]
-
-
-def _ring(payload: float, members: Group, node: NodeShape, *, messages: int = 1) -> float:
-    """A gather or a scatter of `payload` bytes in `messages` parts."""
-    if members.size == 1:
+def _between_stages(work: Workload, cut: Cut, c: Mapping[str, float]) -> float:
+    """The ranks of a CPU node share its network; accelerators have network cards of their own."""
+    if cut.pipeline == 1:
         return 0.0
-    volume = payload * (members.size - 1) / members.size
-    hops = messages * math.ceil(math.log2(members.size))
-    seconds = volume / node.local_link_bytes_per_second + hops * LOCAL_HOP_SECONDS
-    if members.crosses_nodes:
-        crossing = volume * members.rings_per_node / node.link_bytes_per_second
-        seconds = max(seconds, crossing + hops * CROSS_HOP_SECONDS)
-    return seconds
+    layout, machine = work.layout, work.machine
+    elements = layout.micro_batch * work.sequence_length / layout.context * work.model.hidden_size
+    message = elements * work.numerics.activations
+    if machine.name == CPU:
+        link = group_link(machine, cut.block, cut.pipeline)
+        one = (message + link.half_size_bytes) / link.bytes_per_second + link.latency_seconds
+    else:
+        one = transfer(message, machine, cut.block, cut.pipeline)
+    turns = layout.accumulation + cut.pipeline - 1
+    return c["transfer_exposed"] * 2.0 * layout.virtual * turns * one
 
 
-def _all_reduce(payload: float, members: Group, node: NodeShape) -> float:
-    return 2 * _ring(payload, members, node)
+def _between_data_ranks(
+    model: ModelShape,
+    training: TrainingShape,
+    machine: Machine,
+    cut: Cut,
+    replicate: int,
+    accumulation: int,
+    compute: float,
+    c: Mapping[str, float],
+) -> float:
+    """Exposed seconds of what shards gather and scatter, and of the gradients' sum over replicas and context ranks."""
+    fullest = _fullest(model, cut)
+    whole = float(training.parameter_bytes * fullest.total)
+    sharded = 0.0
+    if cut.shard > 1:
+        link = group_link(machine, cut.context * cut.tensor, cut.shard)
+        if cut.zero:
+            volume, messages = zero.traffic(training, fullest, cut, accumulation)
+            sharded = messages * gather(volume / messages, cut.shard, link)
+        else:
+            # Weights travel in the format of the computation, gradients in that of the weights.
+            messages = fullest.layers + 1
+            weights = float(training.activation_bytes * fullest.total)
+            gathers = 1 if cut.pipeline > 1 else 2 * accumulation
+            sharded = messages * (
+                gathers * gather(weights / messages, cut.shard, link)
+                + gather(whole / messages, cut.shard, link)
+            )
+        sharded += c["shard_member"] * cut.shard
+    hidden = min(sharded, c["data_hidden"] * compute) if c["data_hidden"] else 0.0
+    exposed = sharded - hidden + min(1.0, c["data_contention"]) * hidden
+    summed = whole / cut.shard
+    if replicate > 1:
+        exposed += all_reduce(summed, replicate, group_link(machine, cut.processes, replicate))
+    if cut.context > 1:
+        exposed += all_reduce(summed, cut.context, group_link(machine, cut.tensor, cut.context))
+    return exposed
 
 
-def _transfer(payload: float, stages: Group, node: NodeShape) -> float:
-    """One hidden state from a stage to the next; where stages cross nodes, all ranks of a node's last stage send at
-    once.
-    """
-    if stages.crosses_nodes:
-        return payload * stages.rings_per_node / node.link_bytes_per_second + CROSS_HOP_SECONDS
-    return payload / node.local_link_bytes_per_second + LOCAL_HOP_SECONDS
+def _update(
+    model: ModelShape, training: TrainingShape, machine: Machine, cut: Cut, c: Mapping[str, float]
+) -> float:
+    rate = rates(machine, "bf16" if training.activation_bytes == 2 else "fp32")
+    own = -(-_fullest(model, cut).total // cut.shard)
+    each = 4.0 * training.parameter_bytes + _UPDATE_BYTES * training.parameter_bytes / 4
+    passes = update_passes(training) / _ADAMW_PASSES
+    products = update_flops(model, training, model.layers // cut.pipeline) / rate.matmul
+    return c["update_passes"] * passes * own * each / rate.memory + products
 
 
 def flops_equation(model: ModelShape, training: TrainingShape) -> str:
-    """The formula of this module with its numbers, for people."""
+    """The formula of `model_flops` with its numbers, for people."""
     tokens = training.global_batch_sequences * training.sequence_length
     weights = matmul_parameters(model, model.layers, head=True)
     total = model_flops(model, training, training.global_batch_sequences)

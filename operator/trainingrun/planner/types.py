@@ -12,6 +12,57 @@ from trainingrun.protocol.records import Rung
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Feed-forwards of which each token passes a few."""
+
+    count: int
+    per_token: int
+    intermediate_size: int  # of one expert
+    shared_intermediate_size: int = 0  # of the shared experts that every token passes, all together
+    shared_gate: bool = (
+        False  # a token's share of the shared experts is learned: one weight for each hidden element
+    )
+    leading_dense_layers: int = 0  # the first layers have a dense feed-forward instead
+    every: int = 1  # after those, one layer in so many has experts, the last of each group
+    router_bias: bool = False  # as a parameter
+    bias: bool = False  # of the experts' matrices
+    latent_size: int = 0  # experts work on projections of the hidden state to this size; 0: on itself
+
+    def layers(self, of: int) -> int:
+        """How many of the first `of` layers have experts."""
+        return max(0, of - self.leading_dense_layers) // self.every
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Keys, values (and queries) come from small common projections: multi-head latent attention."""
+
+    query_rank: int  # 0: queries have a full matrix
+    key_value_rank: int
+    rotary_dim: int  # of a head's queries and keys; the keys' are common to all heads
+    nope_dim: int  # of a head's queries and keys
+    value_dim: int
+
+    @property
+    def query_dim(self) -> int:
+        return self.rotary_dim + self.nope_dim
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Each of a model's layers is one of these, not attention and feed-forward together."""
+
+    attention_layers: int
+    feed_forward_layers: int  # of experts, where the model has them
+    state_layers: int  # Mamba 2
+    state_heads: int
+    state_head_dim: int
+    state_size: int
+    groups: int
+    kernel: int = 4
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """A decoder, as its transformers config gives it. The defaults are those of the Llama family."""
 
@@ -32,6 +83,24 @@ class ModelShape:
     feed_forward_bias: bool = False
     norm_bias: bool = False
     head_norms: bool = False  # queries and keys are normalised, each head with the same weights
+    norms: int = (
+        2  # of a layer: 1 where attention and feed-forward share it, 4 where outputs are normalised too
+    )
+    norm_weights: bool = True
+    projection_norms: bool = False  # queries and keys are normalised, all heads together
+    positions: int = -1  # rows of the learned positions; -1: max_position_embeddings unless `rotary`
+    embedding_norm: bool = False  # embeddings are normalised before the first layer
+    final_norm: bool = True
+    head_bias: bool = False  # of the logits
+    sinks: bool = False  # one logit for each head that stands for no token
+    sliding_window: int = 0  # tokens that attention looks back in `sliding_layers`; 0: all
+    sliding_layers: int = 0
+    attention_dropout: bool = False  # of the weights of pairs of tokens
+    hidden_dropout: bool = False  # of embeddings, and of what attention and feed-forward add
+    prediction_layers: int = 0  # more layers that predict later tokens, in training only
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    hybrid: Hybrid | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +118,7 @@ class TrainingShape:
     activation_checkpointing: str = "None"  # None | Selective | Full | Auto
     pinned: dict[str, int] = field(default_factory=dict)  # axis -> degree, from spec.parallelism.axes
     schedule: str = "1F1B"  # of a pipeline
+    any_schedule: bool = False  # accelerators may be planned with another one
     sequence_parallel: bool = False  # tensor ranks share the tokens between layers
     engine: str = "Native"  # Native | DeepSpeed
     zero_stage: int | None = None  # of the engine DeepSpeed; None: the lowest that fits
@@ -143,6 +213,8 @@ class PlannedRung:
     communication: float  # share of the step, exposed, 0..1
     padding: float  # share of the sequences computed that weigh nothing, 0..1
     reasons: tuple[str, ...]  # one for each choice: axes, sharding, micro-batch, copies, usefulness
+    join_bytes: int = 0  # of the state that a joining node loads from others; 0 where no other node has them
+    join_seconds: float = 0.0  # what that takes over its link; those who stay load nothing
 
 
 @dataclass(frozen=True)
@@ -153,3 +225,9 @@ class PlanPath:
     parameters: int
     reason: str  # why this model-parallel shape
     planner_version: str
+
+    @property
+    def begins(self) -> int:
+        """The fewest nodes that are of use; more than any where none is."""
+        useful = (planned.rung.nodes for planned in self.rungs if planned.rung.useful)
+        return next(useful, self.rungs[-1].rung.nodes + 1)

@@ -171,6 +171,18 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class MachineSpeed:
+    """What a process could do when its run began, beside all others of its node; the slowest of them. 0: not
+    measured.
+    """
+
+    matmul_flops: int  # a second, in large products in the run's format
+    memory_bytes_per_second: int  # read and written, in a copy
+    local_link_bytes_per_second: int = 0  # sent by each, in an all-reduce inside one node
+    link_bytes_per_second: int = 0  # the same over several nodes
+
+
+@dataclass(frozen=True)
 class EpochSummary:
     """What an epoch achieved, as last reported; `*_at` are seconds since 1970."""
 
@@ -186,6 +198,8 @@ class EpochSummary:
     restore_seconds: float = 0.0
     durable: str = ""  # newest manifest known to be committed
     durable_step: int = 0
+    peak_bytes: int = 0  # most that the allocator of any rank handed out in this epoch; 0: nobody measured
+    speed: MachineSpeed | None = None  # measured where it started from nothing
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from trainingrun.api import worker_pod as own
 from trainingrun.api.claims import mounted_claims
 from trainingrun.api.quantity import accelerator, parse_bytes
-from trainingrun.planner.catalogue import CPU
+from trainingrun.planner.hardware.cpu import CPU
 from trainingrun.protocol.names import TOKEN_AUDIENCE
 
 SPEC_KEY = "spec.json"  # in the ConfigMap of the revision, and the name of the file

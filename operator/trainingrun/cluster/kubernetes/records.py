@@ -19,6 +19,7 @@ from trainingrun.api.constants import Label
 from trainingrun.cluster.kubernetes.objects import (
     Object,
     RunRef,
+    label,
     name_of,
     owner_reference,
     owner_uid,
@@ -55,6 +56,11 @@ def to_object(record: Revision | Epoch, run: RunRef) -> dict[str, Any]:
         "revision": number(record),
         "data": to_data(record),
     }
+
+
+def is_epoch(item: Object) -> bool:
+    """By its label; whether it can be read is another question."""
+    return label(item, Label.RECORD.value) == Epoch.__name__
 
 
 def to_data(record: Revision | Epoch) -> dict[str, str]:
