@@ -67,8 +67,8 @@ def test_nodes_shows_one_size_also_one_outside_of_the_scale() -> None:
 def test_a_size_outside_of_the_scale_is_planned_alone_and_that_is_said() -> None:
     result = call("explain", "-f", EXAMPLE, "--nodes", "8")
     assert result.stdout.startswith("pretrain-stdlib on 8 nodes: ")
-    assert "note: --nodes 8 is outside of spec.scale (1 to 2); that size is planned alone" in result.stderr
-    assert "outside of spec.scale" not in call("explain", "-f", EXAMPLE, "--nodes", "2").stderr
+    assert "note: --nodes 8 is outside of the scale (1 to 2); that size is planned alone" in result.stderr
+    assert "outside of the scale" not in call("explain", "-f", EXAMPLE, "--nodes", "2").stderr
 
 
 def test_explain_gives_reasons_the_bill_in_bytes_and_the_neighbours() -> None:
@@ -305,3 +305,15 @@ def test_a_batch_beyond_all_bounds_is_refused(tmp_path: Path) -> None:
     result = call("plan", "-f", manifest)
     assert result.exit_code == CliExit.BAD_INPUT
     assert "spec.training.globalBatch" in result.stderr
+
+
+def test_a_size_of_another_scale_is_explained_as_it_is_planned() -> None:
+    question = ("-f", EXAMPLE, "--hardware", "l4x2", "--scale", "1..8")
+    planned = json.loads(call("plan", *question, "-o", "json").stdout)["rungs"]
+    assert [one["nodes"] for one in planned] == list(range(1, 9))
+    what = json.loads(call("what-if", *question, "--nodes", "6", "-o", "json").stdout)
+    assert what["planner"]["axes"] == {axis: planned[5]["axes"][axis] for axis in what["planner"]["axes"]}
+    assert what["planner"]["stepSeconds"] == pytest.approx(planned[5]["stepSeconds"])
+    result = call("plan", "-f", EXAMPLE, "--scale", "8..1")
+    assert result.exit_code == CliExit.BAD_INPUT
+    assert "--scale" in result.stderr

@@ -26,6 +26,7 @@ from trainingrun.cli.plan_question import (
     Output,
     Price,
     Question,
+    Scale,
     ask,
     machine_data,
     machines_text,
@@ -53,10 +54,11 @@ def plan_command(
     accelerator: AcceleratorName = None,
     calibration: Calibration = None,
     price_per_hour: Price = None,
+    scale: Scale = None,
 ) -> None:
     """Show how the run would be split over each number of nodes, with predicted memory and speed."""
     wanted = sizes(nodes)
-    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), wanted)
+    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour, scale), wanted)
     path = question.answer()
     if wanted is not None:
         least, most = wanted
@@ -79,10 +81,11 @@ def explain_command(
     accelerator: AcceleratorName = None,
     calibration: Calibration = None,
     price_per_hour: Price = None,
+    scale: Scale = None,
 ) -> None:
     """Say why a plan is what it is, where its memory and time go, and what its neighbours would cost."""
     size = one_size(nodes)
-    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(size))
+    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour, scale), _one(size))
     path = question.answer()
     planned = size_of(path, size)
     if holds_no_copy(planned.rung):
@@ -114,13 +117,14 @@ def what_if_command(
     accelerator: AcceleratorName = None,
     calibration: Calibration = None,
     price_per_hour: Price = None,
+    scale: Scale = None,
 ) -> None:
     """Weigh a configuration of yours beside the planner's own: memory, time, whether it fits and how surely.
 
     What is not given is as the planner would have it. Nothing is refused for its cost, only for what cannot be.
     """
     size = one_size(nodes)
-    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour), _one(size))
+    question = ask(Asked(file, hardware, accelerator, calibration, price_per_hour, scale), _one(size))
     given = Given(
         tensor=tensor,
         context=context,

@@ -54,6 +54,14 @@ Hardware = Annotated[
         "(p5.48xlarge), or a file that declares it.",
     ),
 ]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        "--scale",
+        help="The sizes that the run may have (1..64), in place of minNodes..maxNodes.",
+        metavar="A..B",
+    ),
+]
 AcceleratorName = Annotated[
     str | None,
     typer.Option("--accelerator", help="Which accelerator the nodes have, when the manifest asks for one."),
@@ -82,6 +90,7 @@ class Asked:
     accelerator: str | None = None
     calibration: Path | None = None
     price_per_hour: float | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ def size_of(path: PlanPath, nodes: int | None) -> PlannedRung:
     return next(useful, path.rungs[-1])
 
 
-def sizes(text: str | None) -> tuple[int, int] | None:
+def sizes(text: str | None, option: str = "--nodes") -> tuple[int, int] | None:
     """(least, most) of `N` or `A..B`."""
     if text is None:
         return None
@@ -121,7 +130,7 @@ def sizes(text: str | None) -> tuple[int, int] | None:
     first, last = (int(found["first"]), int(found["last"] or found["first"])) if found else (0, 0)
     if not 1 <= first <= last <= MOST_NODES:
         raise PlanInputError(
-            "--nodes",
+            option,
             text,
             f"{text!r} is neither a number of nodes nor a range of them",
             f"use a number from 1 to {MOST_NODES}, or a range such as 1..64",
@@ -152,6 +161,9 @@ def ask(asked: Asked, nodes: tuple[int, int] | None = None) -> Question:
         )
     spec, name = load_spec(asked.file)
     model, training, inventory, price = _machines(spec, asked)
+    scale = sizes(asked.scale, "--scale")
+    if scale is not None:
+        inventory = replace(inventory, min_nodes=scale[0], max_nodes=scale[1])
     if nodes is not None:
         inventory = _resized(inventory, nodes, one_size=training.engine == "DeepSpeed")
     factors = NO_FACTORS
@@ -209,7 +221,7 @@ def _resized(inventory: Inventory, nodes: tuple[int, int], *, one_size: bool) ->
     if first == last and least <= first <= most and not one_size:
         return inventory
     if first == last and (first < least or first > most):
-        say(f"note: --nodes {first} is outside of spec.scale ({least} to {most}); that size is planned alone")
+        say(f"note: --nodes {first} is outside of the scale ({least} to {most}); that size is planned alone")
     return replace(inventory, min_nodes=first, max_nodes=last)
 
 
