@@ -292,7 +292,7 @@ def test_a_size_that_holds_no_copy_has_no_figures(tmp_path: Path) -> None:
     rungs = json.loads(call("plan", *question, "-o", "json").stdout)["rungs"]
     assert not rungs[0]["useful"]
     assert rungs[0]["stepSeconds"] is None
-    assert "cannot hold a copy" in rungs[0]["reason"]
+    assert "does not hold a copy" in rungs[0]["reason"]
     assert rungs[-1]["stepSeconds"] > 0
     table = call("plan", *question, "--price-per-hour", "10").stdout.splitlines()
     assert table[1].split()[:4] == ["1", "-", "-", "-"]
@@ -317,3 +317,19 @@ def test_a_size_of_another_scale_is_explained_as_it_is_planned() -> None:
     result = call("plan", "-f", EXAMPLE, "--scale", "8..1")
     assert result.exit_code == CliExit.BAD_INPUT
     assert "--scale" in result.stderr
+
+
+def test_documents_tell_odds_and_prices_as_the_tables_do() -> None:
+    question = ("-f", EXAMPLE, "--hardware", "l4x2", "--nodes", "2", "--price-per-hour", "3")
+    (planned,) = json.loads(call("plan", *question, "-o", "json").stdout)["rungs"]
+    asked = json.loads(
+        call("what-if", *question, "--micro-batch", str(planned["microBatch"]), "-o", "json").stdout
+    )
+    assert 0 <= planned["outOfMemoryProbability"] < 0.01
+    price = 3 * 2 * 1e9 / planned["tokensPerSecond"] / 3600
+    assert planned["pricePerBillionTokens"] == pytest.approx(price)
+    assert asked["asked"]["pricePerBillionTokens"] == pytest.approx(price)
+    assert asked["asked"]["flopsUtilisation"] == pytest.approx(planned["flopsUtilisation"])
+    assert f"{price:,.0f}" in call("plan", *question).stdout
+    plain = json.loads(call("plan", "-f", EXAMPLE, "--nodes", "2", "-o", "json").stdout)["rungs"][0]
+    assert plain["pricePerBillionTokens"] is None

@@ -146,7 +146,7 @@ def test_a_model_too_large_for_one_node_is_sharded_over_two_and_says_what_a_lost
 
     one, two = path.rungs
     assert not one.rung.useful
-    assert one.rung.reason == "1 node cannot hold a copy of the state: it takes 2"
+    assert one.rung.reason == "1 node does not hold a copy of the state as it is cut: it takes 2"
     assert two.rung.useful
     assert two.rung.state_copies == 1
     assert any("restores from the durable checkpoint" in reason for reason in two.reasons)

@@ -100,6 +100,7 @@ def test_what_was_measured_is_near_what_was_predicted_and_is_exported(tmp_path: 
         machine = trainingrun(tmp_path, "calibration", "machine", "scenario", "--local", str(state))
     (measured,) = json.loads(export.out)["measurements"]
     assert measured["predictedPeakBytes"] == predicted(revision)
-    assert 0.7 < measured["peakBytes"] / measured["predictedPeakBytes"] < 1.3
+    # What is resident is more than what is allocated: freed pieces between others are not given back.
+    assert 0.7 < measured["peakBytes"] / measured["predictedPeakBytes"] < 1.6
     assert measured["steps"] == STEPS
     assert 1e-3 < json.loads(machine.out)["fp32Teraflops"] < 1.0

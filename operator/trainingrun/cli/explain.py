@@ -13,7 +13,6 @@ from trainingrun.planner.weighing import (
     Weighed,
     as_chosen,
     peak_flops,
-    price_per_billion_tokens,
     weigh,
 )
 from trainingrun.protocol.records import Rung
@@ -59,13 +58,12 @@ def time_lines(question: Question, weighed: Weighed, training: TrainingShape) ->
         f"  model FLOPs: {flops_equation(question.model, training)}",
         f"  utilisation ({_of_what(question)}): {utilisation_equation(question, weighed)}",
     ]
-    price = question.price_per_hour
-    if price is not None:
-        nodes = weighed.rung.nodes
-        cost = price_per_billion_tokens(price, nodes, weighed.tokens_per_second)
+    price, nodes = question.price_per_hour, weighed.rung.nodes
+    cost = question.price(nodes, weighed.tokens_per_second)
+    if cost is not None:
         lines.append(
             f"  a billion tokens: {price:g} an hour x {counted(nodes, 'node')} x "
-            f"{1e9 / weighed.tokens_per_second / 3600:.4g} h = {cost:.4g}"
+            f"{1e9 / weighed.tokens_per_second / 3600:.4g} h = {cost:,.0f}"
         )
     return lines
 
@@ -74,15 +72,20 @@ def _of_what(question: Question) -> str:
     return "of what the cores reach" if question.inventory.node.device == "cpu" else "MFU"
 
 
-def utilisation_equation(question: Question, weighed: Weighed) -> str:
+def utilisation(question: Question, weighed: Weighed) -> float:
     """Nothing that is computed twice counts; the rate is that of the data sheet, of cores what they reach."""
-    world = weighed.rung.world
-    peak = peak_flops(question.inventory.node, question.training.activation_bytes)
-    share = weighed.times.flops / weighed.step_seconds / world / peak
+    return weighed.times.flops / weighed.step_seconds / weighed.rung.world / _peak(question)
+
+
+def utilisation_equation(question: Question, weighed: Weighed) -> str:
     return (
-        f"{weighed.times.flops:.4g} FLOPs / {weighed.step_seconds:.4g} s / {world} processes / {peak:.4g} FLOP/s "
-        f"= {100 * share:.1f} %"
+        f"{weighed.times.flops:.4g} FLOPs / {weighed.step_seconds:.4g} s / {weighed.rung.world} processes / "
+        f"{_peak(question):.4g} FLOP/s = {100 * utilisation(question, weighed):.1f} %"
     )
+
+
+def _peak(question: Question) -> float:
+    return peak_flops(question.inventory.node, question.training.activation_bytes)
 
 
 def _neighbours(question: Question, own: Weighed) -> list[str]:

@@ -42,7 +42,7 @@ from trainingrun.planner.layout import Cut
 from trainingrun.planner.pinned import Given, completed, plain_rung
 from trainingrun.planner.text import human_bytes, human_count, human_seconds
 from trainingrun.planner.types import PlannedRung, TrainingShape
-from trainingrun.planner.weighing import price_per_billion_tokens, weigh
+from trainingrun.planner.weighing import p_oom, weigh
 from trainingrun.protocol.records import Rung
 
 
@@ -65,7 +65,7 @@ def plan_command(
         path = replace(path, rungs=tuple(one for one in path.rungs if least <= one.rung.nodes <= most))
     if output is not Format.TABLE:
         data = {"name": question.name, "machine": machine_data(question), **describe(path)}
-        data["rungs"] = [_told(*pair) for pair in zip(path.rungs, data["rungs"], strict=True)]
+        data["rungs"] = [_told(question, *pair) for pair in zip(path.rungs, data["rungs"], strict=True)]
         emit(document(data, output))
         return
     say(f"{question.name}: {human_count(path.parameters)} parameters, {machines_text(question.inventory)}")
@@ -198,6 +198,7 @@ HEADERS = (
     "SHARD",
     "TENSOR",
     "MICRO-BATCH",
+    "RECOMPUTE",
     "PADDING",
     "MEMORY",
     "STEP",
@@ -216,10 +217,16 @@ def holds_no_copy(rung: Rung) -> bool:
     return rung.world > rung.nodes * rung.processes_per_node
 
 
-def _told(planned: PlannedRung, data: Mapping[str, Any]) -> dict[str, Any]:
-    """No figures of a size that cannot train."""
-    if not holds_no_copy(planned.rung):
-        return dict(data)
+def _told(question: Question, planned: PlannedRung, data: Mapping[str, Any]) -> dict[str, Any]:
+    """With the odds and the price. No figures of a size that cannot train."""
+    rung = planned.rung
+    data = {
+        **data,
+        "outOfMemoryProbability": p_oom(planned.memory, planned.available_bytes, rung.engine),
+        "pricePerBillionTokens": question.price(rung.nodes, planned.tokens_per_second),
+    }
+    if not holds_no_copy(rung):
+        return data
     return {
         key: value if key in ("nodes", "processesPerNode", "useful", "reason") else None
         for key, value in data.items()
@@ -227,12 +234,10 @@ def _told(planned: PlannedRung, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(planned: PlannedRung, question: Question) -> tuple[str, ...]:
-    rung, hourly = planned.rung, question.price_per_hour
+    rung, priced = planned.rung, question.price(planned.rung.nodes, planned.tokens_per_second)
     if holds_no_copy(rung):
         return (str(rung.nodes), *["-"] * (len(_headers(question)) - 2), f"no: {rung.reason}")
-    price: tuple[str, ...] = ()
-    if hourly is not None:
-        price = (f"{price_per_billion_tokens(hourly, rung.nodes, planned.tokens_per_second):.0f}",)
+    price = () if priced is None else (f"{priced:,.0f}",)
     return (
         str(rung.nodes),
         str(rung.pipeline),
@@ -240,6 +245,7 @@ def _row(planned: PlannedRung, question: Question) -> tuple[str, ...]:
         str(rung.shard),
         str(rung.tensor),
         f"{rung.micro_batch} x {rung.accumulation}",
+        rung.activation_checkpointing,
         f"{100 * planned.padding:.1f} %",
         f"{human_bytes(planned.memory.total)} of {human_bytes(planned.available_bytes)}",
         human_seconds(planned.step_seconds),

@@ -29,7 +29,13 @@ from trainingrun.planner.node_shapes import accelerators_asked, node_of
 from trainingrun.planner.search import PLANNER_VERSION, plan
 from trainingrun.planner.text import counted
 from trainingrun.planner.types import Inventory, ModelShape, PlannedRung, PlanPath, TrainingShape
-from trainingrun.planner.weighing import NO_FACTORS, Factors, corrected, in_predicted_bytes
+from trainingrun.planner.weighing import (
+    NO_FACTORS,
+    Factors,
+    corrected,
+    in_predicted_bytes,
+    price_per_billion_tokens,
+)
 
 MOST_NODES = 4096  # of a manifest too
 
@@ -103,6 +109,12 @@ class Question:
     inventory: Inventory
     factors: Factors = NO_FACTORS
     price_per_hour: float | None = None
+
+    def price(self, nodes: int, tokens_per_second: float) -> float | None:
+        """Of a billion tokens; None where nodes have no price."""
+        if self.price_per_hour is None:
+            return None
+        return price_per_billion_tokens(self.price_per_hour, nodes, tokens_per_second)
 
     def answer(self) -> PlanPath:
         """With corrected predictions. Raises PlanError."""
@@ -232,7 +244,8 @@ def machines_text(inventory: Inventory) -> str:
         if inventory.min_nodes == inventory.max_nodes
         else f"{inventory.min_nodes} to {inventory.max_nodes} nodes"
     )
-    what = f"{node.cores:g} CPU" if node.device == "cpu" else node.name
+    cores = f"{node.cores:g} CPU" if node.cores else "cores as declared"
+    what = cores if node.device == "cpu" else node.name
     processes = "1 process" if node.processes == 1 else f"{node.processes} processes"
     return f"{number} of {processes} ({what})"
 

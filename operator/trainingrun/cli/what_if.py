@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from trainingrun.cli.bills import copies_of, memory_lines, percent, verdict
-from trainingrun.cli.explain import mesh_of, time_lines
+from trainingrun.cli.explain import mesh_of, time_lines, utilisation
 from trainingrun.cli.output import table
-from trainingrun.cli.plan_question import Question
+from trainingrun.cli.plan_question import Question, machine_data
 from trainingrun.planner.describe import describe_bill
 from trainingrun.planner.text import counted, human_bytes, human_seconds
 from trainingrun.planner.types import TrainingShape
-from trainingrun.planner.weighing import Weighed, parts_of, price_per_billion_tokens, weigh
+from trainingrun.planner.weighing import Weighed, parts_of, weigh
 from trainingrun.protocol.records import Rung
 
 
@@ -70,15 +70,14 @@ def _beside(question: Question, asked: Weighed, own: Weighed | None) -> list[str
 
 def _rows(question: Question, asked: Weighed, own: Weighed | None) -> list[tuple[str, str, str]]:
     found = [(name, value(asked), value(own) if own else "-") for name, value in _LINES]
-    price = question.price_per_hour
-    if price is not None:
-        costs = [f"{_price(price, one):.4g}" if one else "-" for one in (asked, own)]
+    if question.price_per_hour is not None:
+        costs = [f"{_price(question, one):,.0f}" if one else "-" for one in (asked, own)]
         found.append(("cost of 1B tokens", costs[0], costs[1]))
     return found
 
 
-def _price(price: float, weighed: Weighed) -> float:
-    return price_per_billion_tokens(price, weighed.rung.nodes, weighed.tokens_per_second)
+def _price(question: Question, weighed: Weighed) -> float | None:
+    return question.price(weighed.rung.nodes, weighed.tokens_per_second)
 
 
 _LINES: tuple[tuple[str, Callable[[Weighed], str]], ...] = (
@@ -104,12 +103,13 @@ def what_if_document(
     return {
         "name": question.name,
         "nodes": rung.nodes,
-        "asked": _data(asked),
-        "planner": best and _data(best),
+        "machine": machine_data(question),
+        "asked": _data(question, asked),
+        "planner": best and _data(question, best),
     }
 
 
-def _data(weighed: Weighed) -> dict[str, Any]:
+def _data(question: Question, weighed: Weighed) -> dict[str, Any]:
     rung = weighed.rung
     return {
         "axes": {
@@ -134,6 +134,9 @@ def _data(weighed: Weighed) -> dict[str, Any]:
         "outOfMemoryProbability": weighed.p_oom,
         "stepSeconds": weighed.step_seconds,
         "tokensPerSecond": weighed.tokens_per_second,
+        "modelFlopsPerStep": weighed.times.flops,
+        "flopsUtilisation": utilisation(question, weighed),
+        "pricePerBillionTokens": _price(question, weighed),
         "stepParts": {
             name: seconds * weighed.step_seconds / weighed.times.total
             for name, seconds in parts_of(weighed.times).items()

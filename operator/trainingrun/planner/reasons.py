@@ -240,7 +240,8 @@ def of_use(smaller: Rung | None) -> str:
 
 
 def too_small(candidate: Candidate, nodes: int) -> str:
-    return f"{counted(nodes, 'node')} cannot hold a copy of the state: it takes {candidate.units}"
+    holds = "does not hold" if nodes == 1 else "do not hold"
+    return f"{counted(nodes, 'node')} {holds} a copy of the state as it is cut: it takes {candidate.units}"
 
 
 def uneven(candidate: Candidate, nodes: int) -> str:
