@@ -89,7 +89,6 @@ def gpt_oss(config: Config) -> Fields:
 
 def deepseek(config: Config) -> Fields:
     refuse(config, "attention_bias", False, "a bias of attention")
-    inner = int(config["moe_intermediate_size"])
     return {
         "latent": LatentAttention(
             query_rank=int(config.get("q_lora_rank") or 0),
@@ -98,28 +97,27 @@ def deepseek(config: Config) -> Fields:
             nope_dim=int(config["qk_nope_head_dim"]),
             value_dim=int(config["v_head_dim"]),
         ),
-        "experts": Experts(
-            int(config["n_routed_experts"]),
-            int(config["num_experts_per_tok"]),
-            inner,
-            shared_intermediate_size=inner * int(config.get("n_shared_experts") or 0),
-            leading_dense_layers=int(config.get("first_k_dense_replace") or 0),
-        ),
+        "experts": _routed_and_shared(config),
     }
 
 
-def glm4_moe(config: Config) -> Fields:
+def _routed_and_shared(config: Config) -> Experts:
+    """After the first layers, which are dense."""
     inner = int(config["moe_intermediate_size"])
+    return Experts(
+        int(config["n_routed_experts"]),
+        int(config["num_experts_per_tok"]),
+        inner,
+        shared_intermediate_size=inner * int(config.get("n_shared_experts") or 0),
+        leading_dense_layers=int(config.get("first_k_dense_replace") or 0),
+    )
+
+
+def glm4_moe(config: Config) -> Fields:
     return {
         "query_bias": bool(config.get("attention_bias")),
         "head_norms": bool(config.get("use_qk_norm")),
-        "experts": Experts(
-            int(config["n_routed_experts"]),
-            int(config["num_experts_per_tok"]),
-            inner,
-            shared_intermediate_size=inner * int(config.get("n_shared_experts") or 0),
-            leading_dense_layers=int(config.get("first_k_dense_replace") or 0),
-        ),
+        "experts": _routed_and_shared(config),
     }
 
 
